@@ -1,0 +1,1 @@
+"""KV page formats."""

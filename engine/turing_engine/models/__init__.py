@@ -1,0 +1,1 @@
+"""Model families: one decoder specification, two weight formats."""

@@ -1,0 +1,1 @@
+"""Pure scheduling policy: no torch, no sockets, no clock of its own."""

@@ -1,0 +1,1 @@
+"""Runners: from a plan to tokens."""

@@ -1,0 +1,1 @@
+"""Turing Engine's stateless HTTP gateway and the commands that start it."""

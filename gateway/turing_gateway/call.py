@@ -1,0 +1,164 @@
+"""The protocol-neutral request and reply that every API front and parser meets."""
+
+from typing import Any
+
+import msgspec
+
+from turing_protocol.errors import TuringError
+from turing_protocol.lanes import Lane
+from turing_protocol.messages import Timings
+from turing_protocol.sampling import Constraint, Knobs, Sampling
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One piece of a message's content: ``kind`` is ``text``; others are refused."""
+
+    kind: str
+    text: str = ""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A function call that an assistant message of the history made; ``arguments`` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a conversation."""
+
+    role: str
+    content: str | tuple[Part, ...] | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call; ``parameters`` is its JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    strict: bool = False
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """How messages become a prompt."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    kwargs: dict[str, Any] = {}
+    """Extra variables for the chat template (``chat_template_kwargs``)."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, whatever API it came through.
+
+    Exactly one of ``messages`` and ``prompt`` is given; ``prompt`` is raw text or token ids.
+    ``sampling.max_tokens`` may be ``None`` here through ``max_tokens``: the generator resolves it
+    to what is left of the context. ``sampling.seed`` is filled in by the generator when ``seed`` is
+    ``None``.
+    """
+
+    model: str
+    messages: tuple[Message, ...] = ()
+    prompt: str | tuple[int, ...] | None = None
+    add_special_tokens: bool = True
+    tools: tuple[Tool, ...] = ()
+    template: Template = Template()
+    format: Constraint | None = None
+    sampling: Sampling = Sampling()
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    """Keep the matched stop string or stop token in the text."""
+    skip_special_tokens: bool = True
+    knobs: Knobs = Knobs()
+    lane: Lane = Lane.INTERACTIVE
+    adapter: str = ""
+    effort: str = ""
+    choices: int = 1
+    stream: bool = False
+    request_id: str = ""
+    salt: str = ""
+    """What isolates this caller's prefix cache (tenant and ``cache_salt``)."""
+
+
+class TokenInfo(msgspec.Struct, frozen=True, gc=False):
+    """One generated token: its bytes, raw log-probability, and alternatives (bytes, logprob)."""
+
+    id: int
+    data: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice was taken up by an engine; always its first event unless it failed."""
+
+    choice: int
+    prompt_tokens: int
+    cached_tokens: int
+    engine: str
+    sparsity: float = 0.0
+    svd_kv: int = 0
+    draft_tokens: int = 0
+    kv_utilization: float = 0.0
+    queue_depth: int = 0
+
+
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
+    """More text of the answer, always whole characters. ``tokens`` only when logprobs are asked."""
+
+    choice: int
+    text: str
+    ids: tuple[int, ...] = ()
+    tokens: tuple[TokenInfo, ...] = ()
+
+
+class ThinkDelta(msgspec.Struct, frozen=True, gc=False):
+    """More text of the model's reasoning."""
+
+    choice: int
+    text: str
+    ids: tuple[int, ...] = ()
+
+
+class ToolDelta(msgspec.Struct, frozen=True, gc=False):
+    """A piece of tool call ``index``; ``id`` and ``name`` come with the first piece only."""
+
+    choice: int
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice ended well. ``reason`` is ``stop``, ``length`` or ``tool_calls``.
+
+    ``stop`` is the stop string that matched, if one did.
+    """
+
+    choice: int
+    reason: str
+    stop: str | None = None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int = 0
+    timings: Timings = Timings()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A choice failed; nothing follows for it."""
+
+    choice: int
+    error: TuringError
+
+
+Event = Begin | TextDelta | ThinkDelta | ToolDelta | Finish | Failure

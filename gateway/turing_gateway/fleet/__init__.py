@@ -1,0 +1,1 @@
+"""The engines a gateway knows: discovery, links, views, picker."""

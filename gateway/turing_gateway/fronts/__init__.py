@@ -1,0 +1,1 @@
+"""API fronts: HTTP to Call, Events to HTTP."""

@@ -1,0 +1,1 @@
+"""Tokens to text and back: tokenizer, template, detokenizer, stops, stream."""

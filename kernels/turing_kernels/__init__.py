@@ -1,0 +1,1 @@
+"""Tensor operations: the torch reference and the native library."""
