@@ -24,9 +24,10 @@ class Start(msgspec.Struct, array_like=True):
 class Chunk(msgspec.Struct, array_like=True):
     """One sequence's share of a step: ``ids`` at positions ``start … start + len(ids)``.
 
-    ``pages`` is the sequence's page table and covers at least ``start + len(ids)`` tokens. With
-    ``sample`` the logits behind the last id are sampled; the sampled token's position, which keys
-    its random draw, is ``start + len(ids)``.
+    ``pages`` is the sequence's page table and covers at least ``start + len(ids)`` tokens; it is
+    read anew each step, for a full page may be replaced by one of equal contents. With ``sample``
+    the logits behind the last id are sampled; the sampled token's position, which keys its random
+    draw, is ``start + len(ids)``.
     """
 
     slot: int
@@ -37,7 +38,10 @@ class Chunk(msgspec.Struct, array_like=True):
 
 
 class Plan(msgspec.Struct, array_like=True):
-    """One step. ``stops`` are slots given back since the last plan; they come before ``starts``."""
+    """One step. ``stops`` are slots given back since the last plan; they come before ``starts``.
+
+    A stop may name a slot whose start failed, so stopping an empty slot does nothing.
+    """
 
     step: int
     chunks: list[Chunk]

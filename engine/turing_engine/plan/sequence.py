@@ -21,7 +21,8 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     """One request: its tokens, its pages and how far they are computed.
 
     ``tokens`` = prompt + prior + generated; ``computed`` of them have KV in ``pages``.
-    ``owner`` identifies (gateway, rid) and is opaque to the policy.
+    ``owner`` identifies (gateway, rid) and is opaque to the policy. Times are seconds of the clock
+    that the scheduler is handed.
     """
 
     owner: tuple[bytes, int]
@@ -39,6 +40,7 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     tenant: str = ""
     arrival: float = 0.0
     deadline: float = float("inf")
+    """When a sequence that has not started is given up."""
 
     status: Status = Status.WAITING
     computed: int = 0
@@ -48,11 +50,25 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     keys: list[bytes] = msgspec.field(default_factory=list)
     """Page keys of full pages known so far."""
     slot: int = -1
+    in_step: bool = False
+    """Whether a plan that is neither settled nor failed contains the sequence."""
     preemptions: int = 0
     finish: Reason | None = None
+    """Why the sequence ended; ``None`` also when it was aborted or failed."""
     started_at: float = 0.0
     first_token_at: float = 0.0
     finished_at: float = 0.0
+
+    order: int = 0
+    """Arrival order among all sequences of this engine."""
+    due: float = float("inf")
+    """Position within its lane: the deadline, or a far one for those that came without."""
+    level: Lane = Lane.INTERACTIVE
+    """The lane it counts as: ``lane``, or a higher one once it has waited long enough."""
+    waited: float = 0.0
+    """Seconds spent waiting at ``level`` before ``queued_at``."""
+    queued_at: float = 0.0
+    """When it last joined the queue or rose a level."""
 
     @property
     def output_len(self) -> int:
