@@ -1,0 +1,1 @@
+"""The ``turing`` command: one server, a terminal chat and one-shot generation."""

@@ -1,0 +1,23 @@
+"""Entry point of ``turing``; the one place of this command that reads the environment."""
+
+import os
+
+import click
+
+from turing_gateway.cli.serve import serve
+
+
+@click.group()
+@click.version_option(package_name="turing-engine", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Turing Engine: LLM inference on your own machine."""
+    context.obj = dict(os.environ)
+
+
+cli.add_command(serve)
+
+
+def main() -> None:
+    """Run the command line; exit codes: 0 done, 1 failed, 2 misused."""
+    cli(prog_name="turing")
