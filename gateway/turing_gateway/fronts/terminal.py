@@ -4,12 +4,16 @@ import contextlib
 from collections.abc import Callable, Generator
 
 from rich.console import Console
+from rich.text import Text
 
 from turing_gateway.call import Event, Failure, Finish, Message, TextDelta, ThinkDelta
 from turing_protocol.errors import TuringError
 
 PROMPT = "> "
 HELP = "Ctrl-C stops an answer, /reset forgets the conversation, /quit leaves."
+
+_UNSAFE = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Control characters, which a model may write but a terminal would obey."""
 
 Ask = Callable[[tuple[Message, ...]], Generator[Event]]
 """Starts one answer; closing the generator stops it."""
@@ -79,7 +83,7 @@ def show(events: Generator[Event], console: Console) -> str:
                     thinking = True
                     _put(console, event.text, "dim")
                 elif isinstance(event, TextDelta):
-                    _put(console, "\n\n" + event.text if thinking else event.text, None)
+                    _put(console, "\n\n" + event.text if thinking else event.text, "")
                     thinking = False
                     text.append(event.text)
                 elif isinstance(event, Failure):
@@ -93,5 +97,5 @@ def show(events: Generator[Event], console: Console) -> str:
     return "".join(text)
 
 
-def _put(console: Console, text: str, style: str | None) -> None:
-    console.print(text, style=style, end="", markup=False, highlight=False, soft_wrap=True)
+def _put(console: Console, text: str, style: str) -> None:
+    console.print(Text(text.translate(_UNSAFE), style), end="", soft_wrap=True)
