@@ -1,8 +1,8 @@
 """GGML storage types to float32, vectorised in numpy.
 
-The block layouts are those of ggml-quants.c. Every decoder takes blocks of shape
-``[n, bytes per block]`` (uint8) and returns ``[n, elements per block]`` (float32). The arithmetic is
-done in the order of the reference, so results agree with it bit for bit.
+The block layouts are those of ggml-quants.c. Every decoder takes blocks ``[n, bytes per block]``
+(uint8) and returns ``[n, elements per block]`` (float32). The arithmetic is done in the order of
+the reference, so results agree with it bit for bit.
 """
 
 from collections.abc import Callable
