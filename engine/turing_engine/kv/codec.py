@@ -46,7 +46,7 @@ class KVCodec(Protocol):
         ...
 
     def read(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values ``[m * 64, d]`` of ``blocks`` ``[m]``; the next read reuses them."""
+        """Return keys and values ``[m * 64, d]`` of ``blocks``, valid until the next read."""
         ...
 
 

@@ -31,7 +31,7 @@ class PlainPages:
         self._lines[1, layer].index_copy_(0, lines, values.reshape(-1, self._head_dim))
 
     def read(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values ``[m * 64, d]`` of ``blocks`` ``[m]``; the next read reuses them."""
+        """Return keys and values ``[m * 64, d]`` of ``blocks``, valid until the next read."""
         keys, values = self._room(len(blocks))
         torch.index_select(self._blocks[0, layer], 0, blocks, out=keys)
         torch.index_select(self._blocks[1, layer], 0, blocks, out=values)

@@ -36,12 +36,8 @@ class Decoder:
         self._layers = layers
         self._norm = norm
         self._head = head
-        self._frequencies = {
-            rope: ref.rope_frequencies(spec.head_dim, rope.theta, rope.divisors).to(
-                embedding.device
-            )
-            for rope in {spec.rope, spec.local_rope}
-        }
+        self._rope = self._frequencies(spec.rope)
+        self._local_rope = self._frequencies(spec.local_rope)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,14 +52,18 @@ class Decoder:
         x = functional.embedding(ids, self._embedding)
         if self.spec.embedding_scale != 1.0:
             x = x * self.spec.embedding_scale
-        tables = {rope: self._rotary(rope, positions) for rope in self._frequencies}
+        rotary = self._rotary(self._rope, positions)
+        local_rotary = self._rotary(self._local_rope, positions)
         for index, (layer, window) in enumerate(zip(self._layers, self.spec.windows, strict=True)):
-            rope = self.spec.local_rope if window else self.spec.rope
-            x = layer(x, index, tables[rope], attend)
+            x = layer(x, index, local_rotary if window else rotary, attend)
         return self._logits(x[rows])
 
-    def _rotary(self, rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = ref.rope_table(positions, self._frequencies[rope])
+    def _frequencies(self, rope: Rope) -> Tensor:
+        frequencies = ref.rope_frequencies(self.spec.head_dim, rope.theta, rope.divisors)
+        return frequencies.to(self._embedding.device)
+
+    def _rotary(self, frequencies: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = ref.rope_table(positions, frequencies)
         return cos.to(self.dtype), sin.to(self.dtype)
 
     def _logits(self, x: Tensor) -> Tensor:
