@@ -3,7 +3,7 @@
 import sys
 from array import array
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -60,12 +60,8 @@ def pack(ids: Iterable[int]) -> bytes:
 
 def unpack(data: bytes) -> list[int]:
     """Return the ids packed in ``data``; a broken length is ``Code.VERSION``."""
-    ids = array("i")
-    try:
-        ids.frombytes(data)
-    except ValueError:
-        raise TuringError(Code.VERSION, "packed ids must be a multiple of 4 bytes") from None
-    return ids.tolist()
+    ids: list[int] = _unpack("i", data)
+    return ids
 
 
 def pack_floats(values: Iterable[float]) -> bytes:
@@ -74,10 +70,18 @@ def pack_floats(values: Iterable[float]) -> bytes:
 
 
 def unpack_floats(data: bytes) -> list[float]:
-    """Return the float32 values packed in ``data``."""
-    values = array("f")
-    values.frombytes(data)
-    return values.tolist()
+    """Return the float32 values packed in ``data``; a broken length is ``Code.VERSION``."""
+    values: list[float] = _unpack("f", data)
+    return values
+
+
+def _unpack(kind: str, data: bytes) -> list[Any]:
+    packed: array[Any] = array(kind)
+    try:
+        packed.frombytes(data)
+    except ValueError:
+        raise TuringError(Code.VERSION, "packed values must be a multiple of 4 bytes") from None
+    return packed.tolist()
 
 
 def compatible(major: int) -> bool:

@@ -94,8 +94,11 @@ def check(sampling: Sampling, vocab_size: int) -> None:
 
 
 def _check_ids(sampling: Sampling, vocab_size: int) -> None:
-    for name, most in (("logit_bias", MAX_BIAS), ("stop_ids", MAX_STOP_IDS)):
-        if len(getattr(sampling, name)) > most:
+    for name, entries, most in (
+        ("logit_bias", sampling.logit_bias, MAX_BIAS),
+        ("stop_token_ids", sampling.stop_ids, MAX_STOP_IDS),
+    ):
+        if len(entries) > most:
             raise TuringError(Code.INVALID, f"{name} has more than {most} entries", param=name)
     for token, bias in sampling.logit_bias:
         if not 0 <= token < vocab_size:
