@@ -26,11 +26,16 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """0 = the cores this process may use."""
 
 
+class DeviceError(RuntimeError):
+    """The device cannot compute any more; the engine has to be started again."""
+
+
 class Runner(Protocol):
     """Computes plans. Slots and pages are named by the scheduler; the runner holds their contents.
 
     A runner must give every row the result it would have had alone, whatever else is in the plan.
-    ``run`` raises on failure, and then has changed nothing but pages and slots of this plan.
+    ``run`` raises on failure, and then has changed nothing but pages and slots of this plan. It
+    raises ``DeviceError`` when no later step can succeed either.
     """
 
     pages: int

@@ -1,0 +1,139 @@
+"""The composition root: from settings to an engine core that is ready to run."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from turing_engine.admit import Gatekeeper
+from turing_engine.assets import Assets, load_assets
+from turing_engine.core import EngineCore, Identity
+from turing_engine.locate import Located, locate
+from turing_engine.plan.scheduler import Scheduler, SchedulerConfig
+from turing_engine.run.executor import Executor
+from turing_engine.run.runner import RUNNERS, Runner, RunnerSpec
+from turing_engine.run.scripted import PREFIX, scripted_files, scripted_info
+from turing_engine.settings import EngineSettings, advertised
+from turing_engine.wire import Wire
+from turing_protocol.errors import Code, TuringError
+from turing_protocol.messages import MAJOR, MINOR, Limits, ModelInfo, Welcome
+from turing_protocol.prefix import PAGE
+
+Serves = Callable[[Located, str], bool]
+"""Whether a runner can serve a model on a device."""
+
+AUTO: tuple[tuple[str, Serves], ...] = (("torch", lambda located, device: True),)
+"""What ``--runner auto`` chooses from; the first that serves the model is taken."""
+
+
+def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
+    """Load the model and return the core that serves it over ``wire``.
+
+    What is wrong with a setting or a model is a ``TuringError`` that names it.
+    """
+    runner_name, path, assets = _model(settings)
+    context = _context(settings, assets.info)
+    runner = _runner(settings, runner_name, path, context)
+    info = _info(settings, assets.info, runner)
+    limits = Limits(
+        context=min(context, runner.pages * PAGE),
+        pages_total=runner.pages,
+        max_running=settings.max_batch_size,
+        max_waiting=settings.max_waiting,
+    )
+    welcome = Welcome(
+        major=MAJOR,
+        minor=MINOR,
+        epoch=epoch,
+        engine=settings.name,
+        state_endpoint=advertised(wire.state_endpoint, wire.endpoint),
+        model=info,
+        limits=limits,
+        assets={name: hashlib.sha256(data).hexdigest() for name, data in assets.files.items()},
+    )
+    return EngineCore(
+        wire,
+        _scheduler(settings, limits),
+        Executor(runner),
+        Gatekeeper(info, limits, runner.vocab_size),
+        Identity(welcome, assets.files, process_memory),
+    )
+
+
+def _model(settings: EngineSettings) -> tuple[str, str, Assets]:
+    """Return the runner's name, what it loads, and the model's assets."""
+    reference, name = settings.model, settings.runner
+    if reference is not None and reference.startswith(PREFIX):
+        if name not in ("auto", "scripted"):
+            raise _bad(f"--runner {name} does not run scripted models", "runner")
+        return "scripted", reference, Assets(scripted_info(reference), scripted_files())
+    if name == "scripted":
+        raise _bad(f"--runner scripted runs only --model {PREFIX}", "runner")
+    located = locate(reference, hf_home=settings.hf_home)
+    if name == "auto":
+        name = next(name for name, serves in AUTO if serves(located, settings.device))
+    return name, str(located.path), load_assets(located)
+
+
+def _context(settings: EngineSettings, info: ModelInfo) -> int:
+    if settings.max_context > info.context:
+        raise _bad(
+            f"--max-context {settings.max_context} exceeds the model's {info.context} tokens",
+            "max_context",
+        )
+    return settings.max_context or info.context
+
+
+def _runner(settings: EngineSettings, name: str, path: str, context: int) -> Runner:
+    spec = RunnerSpec(
+        model=path,
+        pages=settings.pages,
+        kv_bytes=settings.kv_memory,
+        max_running=settings.max_batch_size,
+        max_step_tokens=settings.step_tokens(context),
+        context=context,
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads,
+    )
+    try:
+        factory = RUNNERS.get(name)
+    except KeyError as error:
+        raise _bad(str(error.args[0]), "runner") from None
+    return factory(spec)
+
+
+def _info(settings: EngineSettings, info: ModelInfo, runner: Runner) -> ModelInfo:
+    info = replace(info, kv_bytes_per_token=runner.kv_bytes_per_token)
+    return replace(info, name=settings.served_name, aliases=()) if settings.served_name else info
+
+
+def _scheduler(settings: EngineSettings, limits: Limits) -> Scheduler:
+    try:
+        config = SchedulerConfig(
+            pages=limits.pages_total,
+            max_running=limits.max_running,
+            max_waiting=limits.max_waiting,
+            max_step_tokens=settings.step_tokens(limits.context),
+            chunk=settings.chunk(limits.context),
+            context=limits.context,
+        )
+    except ValueError as error:
+        raise _bad(str(error), None) from None
+    return Scheduler(config)
+
+
+def process_memory() -> tuple[int, int]:
+    """Return this process's resident bytes and the machine's; 0 where they are not known."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    try:
+        resident = int(Path("/proc/self/statm").read_text().split()[1])
+    except FileNotFoundError:
+        resident = 0
+    return resident * page, os.sysconf("SC_PHYS_PAGES") * page
+
+
+def _bad(message: str, param: str | None) -> TuringError:
+    return TuringError(Code.INVALID, message, param=param)

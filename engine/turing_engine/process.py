@@ -1,0 +1,131 @@
+"""The life of an engine process: load, serve, drain on a signal, and never outlive its welcome.
+
+The main thread only waits for signals, so that it can act while a step hangs in native code.
+"""
+
+import ctypes
+import os
+import queue
+import secrets
+import signal
+import sys
+import time
+from threading import Thread
+from types import FrameType
+from typing import NoReturn
+
+import structlog
+import zmq
+
+from turing_engine.build import build
+from turing_engine.core import EngineCore, Exit
+from turing_engine.settings import EngineSettings
+from turing_engine.stats import loading
+from turing_engine.wire import Wire
+from turing_protocol.errors import Code, TuringError
+
+WATCH_SECONDS = 0.5
+OVERTIME_SECONDS = 5.0
+"""How long a step may go on after the end of the drain."""
+_PR_SET_PDEATHSIG = 1
+
+
+class EngineProcess:
+    """One engine; ``run`` returns the exit code."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._log = structlog.get_logger("engine")
+        self._epoch = secrets.randbits(62) + 1
+        self._wire = open_wire(settings, self._epoch)
+        self._events: queue.SimpleQueue[int | Exit | Exception] = queue.SimpleQueue()
+        self._core: EngineCore | None = None
+        self._parent = os.getppid()
+        self._deadline = float("inf")
+
+    def run(self) -> int:
+        """Serve until drained (0) or broken (70); what stops the model from loading is raised.
+
+        SIGTERM and SIGINT drain; a second one ends the process at once.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        if self._settings.exit_with_parent:
+            die_with_parent()
+        self._wire.start()
+        self._log.info("listening", bind=self._wire.endpoint, state=self._wire.state_endpoint)
+        Thread(target=self._work, name="core", daemon=True).start()
+        while True:
+            try:
+                event = self._events.get(timeout=WATCH_SECONDS)
+            except queue.Empty:
+                self._watch()
+                continue
+            if isinstance(event, Exception):
+                self._wire.stop()
+                raise event
+            if isinstance(event, Exit):
+                return event
+            self._stop(event)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._events.put(number)
+
+    def _work(self) -> None:
+        """Load and serve, on the core thread."""
+        began = time.monotonic()
+        try:
+            core = build(self._settings, self._wire, self._epoch)
+            self._core = core
+            self._log.info("ready", seconds=round(time.monotonic() - began, 3))
+            self._events.put(core.run())
+        except Exception as error:
+            self._events.put(error)
+
+    def _stop(self, number: int) -> None:
+        """Drain at the first signal; leave at the second, or when there is nothing to drain."""
+        if self._deadline < float("inf"):
+            self._log.warning("stopped by a second signal")
+            self._leave(128 + number)
+        if self._core is None:
+            self._log.info("stopped while loading")
+            self._wire.stop()
+            self._leave(Exit.OK)
+        self._drain(self._core, self._settings.drain_seconds)
+
+    def _drain(self, core: EngineCore, seconds: float) -> None:
+        core.drain(seconds)
+        self._deadline = time.monotonic() + seconds + OVERTIME_SECONDS
+
+    def _watch(self) -> None:
+        orphaned = self._settings.exit_with_parent and os.getppid() != self._parent
+        if orphaned and self._deadline == float("inf"):
+            self._log.warning("the parent process is gone")
+            if self._core is None:
+                self._leave(Exit.OK)
+            self._drain(self._core, 0.0)
+        if time.monotonic() > self._deadline:
+            self._log.error("a step did not end in time")
+            self._leave(Exit.BROKEN)
+
+    def _leave(self, code: int) -> NoReturn:
+        """End now: the core thread may be in native code that cannot be interrupted."""
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def open_wire(settings: EngineSettings, epoch: int) -> Wire:
+    """Bind the sockets; an address that cannot be bound is ``Code.INVALID``."""
+    bind, state_bind = settings.bind, settings.state_endpoint
+    try:
+        return Wire(bind, state_bind, loading(settings.name, epoch))
+    except zmq.ZMQError as error:
+        raise TuringError(
+            Code.INVALID, f"cannot bind {bind} and {state_bind}: {error.strerror}", param="bind"
+        ) from None
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this process when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
