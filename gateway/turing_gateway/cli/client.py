@@ -2,11 +2,13 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 from urllib.parse import urlsplit
 
-CONNECT_S = 10.0
+QUICK_S = 10.0
+READ_S = 600.0
+"""The longest silence in an answer; a server sends comments in between."""
 
 
 class ServerError(Exception):
@@ -38,15 +40,14 @@ class Server:
         """Return the ids of what is served."""
         return [model["id"] for model in json.loads(self._get("/v1/models"))["data"]]
 
-    def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def events(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """Post ``body`` and yield the JSON of each server-sent event up to ``[DONE]``.
 
         Closing the iterator closes the connection, which stops the answer on the server.
         """
-        connection = self._open()
+        connection = self._open(READ_S)
         try:
             response = self._send(connection, "POST", path, json.dumps(body))
-            connection.sock.settimeout(None)
             for line in response:
                 data = line.decode().removeprefix("data:").strip()
                 if data == "[DONE]":
@@ -59,16 +60,16 @@ class Server:
             connection.close()
 
     def _get(self, path: str) -> bytes:
-        connection = self._open()
+        connection = self._open(QUICK_S)
         try:
             return self._send(connection, "GET", path, None).read()
         finally:
             connection.close()
 
-    def _open(self) -> http.client.HTTPConnection:
+    def _open(self, timeout: float) -> http.client.HTTPConnection:
         https = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
-        return kind(self._parts.netloc, timeout=CONNECT_S)
+        return kind(self._parts.netloc, timeout=timeout)
 
     def _send(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: str | None

