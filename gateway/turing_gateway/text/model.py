@@ -1,0 +1,101 @@
+"""All that a gateway knows of one model's text: prompts to ids, ids to text and events."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from turing_gateway.call import Call
+from turing_gateway.text.stream import TextStream
+from turing_gateway.text.template import ChatTemplate
+from turing_gateway.text.tokenizer import Tokenizer
+from turing_protocol.errors import Code, TuringError
+from turing_protocol.messages import ModelInfo
+
+
+class TextModel:
+    """Tokenizer and chat template of one model, from the files that its engine serves.
+
+    ``files`` are ``tokenizer.json``, ``chat_template`` (empty when there is none) and
+    ``special_tokens``. Pure CPU work; nothing in here changes after construction, so it may be
+    called from several threads.
+    """
+
+    def __init__(self, info: ModelInfo, files: Mapping[str, bytes]) -> None:
+        self.info = info
+        self.tokenizer = Tokenizer(files["tokenizer.json"], info)
+        specials: dict[str, str | None] = msgspec.json.decode(files["special_tokens"])
+        source = files["chat_template"].decode()
+        self._template = ChatTemplate(source, specials) if source else None
+
+    def render(self, call: Call) -> list[int]:
+        """Return the prompt ids of ``call``.
+
+        Text of control tokens counts as such in a raw ``prompt`` and never in ``messages``. What
+        cannot be rendered is ``Code.INVALID`` on ``prompt`` or ``messages``.
+        """
+        ids = self._render_chat(call) if call.prompt is None else self._render_prompt(call)
+        if not ids:
+            param = "messages" if call.prompt is None else "prompt"
+            raise TuringError(Code.INVALID, f"{param} must not be empty", param=param)
+        return ids
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Return the ids of ``text``; see ``Tokenizer.encode``."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Return the text of ``ids``; an id outside the vocabulary is ``Code.INVALID``."""
+        self._check_ids(ids, "tokens")
+        return self.tokenizer.decode(ids, skip_special=skip_special)
+
+    def stream(self, call: Call, choice: int = 0) -> TextStream:
+        """Return what turns the tokens of one choice of ``call`` into events."""
+        return TextStream(self.tokenizer, call, self.info, choice=choice)
+
+    def _render_prompt(self, call: Call) -> list[int]:
+        if isinstance(call.prompt, str):
+            return self.encode(call.prompt, add_special=call.add_special_tokens)
+        ids = list(call.prompt or ())
+        self._check_ids(ids, "prompt")
+        return ids
+
+    def _render_chat(self, call: Call) -> list[int]:
+        if not call.messages:
+            return []
+        if self._template is None:
+            raise TuringError(
+                Code.UNSUPPORTED,
+                "this model has no chat template; send a prompt to /v1/completions",
+                param="messages",
+            )
+        prompt = self._template.render(call, self.tokenizer.control.mark)
+        return self.tokenizer.encode_marked(prompt)
+
+    def _check_ids(self, ids: Sequence[int], param: str) -> None:
+        for token in ids:
+            if not 0 <= token < self.info.vocab_size:
+                raise TuringError(
+                    Code.INVALID, f"token {token} is not in the vocabulary", param=param
+                )
+
+
+def text_size(call: Call) -> int:
+    """Return how many characters (or ids) rendering ``call`` has to go through, roughly."""
+    if call.prompt is not None:
+        return len(call.prompt)
+    size = sum(_size(msgspec.to_builtins(message)) for message in call.messages)
+    tools = sum(_size(msgspec.to_builtins(tool)) for tool in call.tools)
+    return size + tools + _size(call.template.kwargs)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _size(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(_size, value))
+    return 1
