@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from turing_protocol.prefix import PAGE
-from turing_protocol.registry import Registry
 
 
 class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +47,3 @@ class KVCodec(Protocol):
     def read(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values ``[m * 64, d]`` of ``blocks``, valid until the next read."""
         ...
-
-
-CODECS: Registry[KVCodec] = Registry("kv codec")
-CODECS.add_path("plain", "turing_engine.kv.plain:PlainPages")

@@ -55,7 +55,7 @@ class SelfAttention:
         self,
         qkv: Linear,
         o: Linear,
-        norms: tuple[RMSNorm, RMSNorm] | tuple[None, None],
+        norms: tuple[RMSNorm, RMSNorm] | None,
         *,
         heads: int,
         kv_heads: int,
@@ -63,7 +63,10 @@ class SelfAttention:
     ) -> None:
         self.qkv = qkv
         self.o = o
-        self.q_norm, self.k_norm = norms
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if norms:
+            self.q_norm, self.k_norm = norms
         self.heads = heads
         self.kv_heads = kv_heads
         self.head_dim = head_dim
@@ -102,12 +105,15 @@ class DecoderLayer:
         attention: SelfAttention,
         ffn: FeedForward,
         norms: tuple[RMSNorm, RMSNorm],
-        post_norms: tuple[RMSNorm, RMSNorm] | tuple[None, None],
+        post_norms: tuple[RMSNorm, RMSNorm] | None,
     ) -> None:
         self.attention = attention
         self.ffn = ffn
         self.attn_norm, self.ffn_norm = norms
-        self.post_attn_norm, self.post_ffn_norm = post_norms
+        self.post_attn_norm: RMSNorm | None = None
+        self.post_ffn_norm: RMSNorm | None = None
+        if post_norms:
+            self.post_attn_norm, self.post_ffn_norm = post_norms
 
     def __call__(self, x: Tensor, index: int, rotary: RotaryTable, attend: Attend) -> Tensor:
         """Return the residual stream ``x`` ``[n, hidden]`` behind this block; ``x`` is reused."""
