@@ -5,11 +5,20 @@ import hashlib
 import logging
 from collections.abc import Iterable
 
+import msgspec
+
 from turing_gateway.fleet.sockets import Connection
 from turing_gateway.fleet.view import EngineView
 from turing_protocol.errors import TuringError
 
 log = logging.getLogger(__name__)
+
+
+class AssetSet(msgspec.Struct, frozen=True):
+    """The files of one model by name; ``key`` is the same exactly for the same files."""
+
+    key: str
+    files: dict[str, bytes]
 
 
 class Assets:
@@ -19,12 +28,13 @@ class Assets:
         self._files: dict[str, bytes] = {}
         self._asked: set[str] = set()
 
-    def of(self, view: EngineView) -> dict[str, bytes] | None:
-        """Return an engine's files by name; ``None`` while any is missing."""
-        files = self._files
-        if any(digest not in files for digest in view.assets.values()):
+    def of(self, view: EngineView) -> AssetSet | None:
+        """Return an engine's files; ``None`` while any is missing."""
+        files, named = self._files, sorted(view.assets.items())
+        if any(digest not in files for _, digest in named):
             return None
-        return {name: files[digest] for name, digest in view.assets.items()}
+        key = hashlib.sha256(repr(named).encode()).hexdigest()
+        return AssetSet(key, {name: files[digest] for name, digest in named})
 
     def missing(self, view: EngineView) -> dict[str, str]:
         """Return the names and hashes that nobody was asked for yet."""

@@ -11,7 +11,7 @@ from typing import Any
 import zmq.asyncio
 from msgspec.structs import replace
 
-from turing_gateway.fleet.assets import Assets
+from turing_gateway.fleet.assets import Assets, AssetSet
 from turing_gateway.fleet.discovery import INTERVAL, Source, look, sources
 from turing_gateway.fleet.link import SILENCE, Link
 from turing_gateway.fleet.sockets import Connection, open_link
@@ -91,6 +91,11 @@ class Fleet:
                 first.setdefault(view.info.name, view.info)
         return list(first.values())
 
+    def serving(self, info: ModelInfo) -> list[EngineView]:
+        """Return the engines, up or not, that serve this very model."""
+        wanted = (info.name, info.digest)
+        return [v for v in self.views if v.info and (v.info.name, v.info.digest) == wanted]
+
     async def start(self) -> None:
         """Dial the engines; returns at once, ``changed`` tells when one is up."""
         self._context = zmq.asyncio.Context()
@@ -143,11 +148,14 @@ class Fleet:
                 connection.abort(rid)
                 self._drop_if_done(connection)
 
-    async def assets(self, info: ModelInfo) -> dict[str, bytes]:
-        """Return a model's files by asset name, from memory or from an engine that serves it."""
+    async def assets(self, info: ModelInfo) -> AssetSet:
+        """Return a model's files, from memory or from an engine that serves it.
+
+        ``NO_ENGINE`` when they are not known and cannot be had.
+        """
         deadline = time.monotonic() + ASSETS_TIMEOUT
         while (left := deadline - time.monotonic()) > 0:
-            serving = self._serving(info)
+            serving = self.serving(info)
             for view in serving:
                 if (files := self._assets.of(view)) is not None:
                     return files
@@ -155,10 +163,6 @@ class Fleet:
                 break
             await self.changed(left)
         raise TuringError(Code.NO_ENGINE, f"no engine has the tokenizer of {info.name}")
-
-    def _serving(self, info: ModelInfo) -> list[EngineView]:
-        wanted = (info.name, info.digest)
-        return [v for v in self.views if v.info and (v.info.name, v.info.digest) == wanted]
 
     def _deliver(self, events: Sequence[StreamEvent]) -> None:
         streams = self._streams

@@ -136,8 +136,7 @@ class Link:
     def received(self, now: float, message: FromEngine) -> list[Action]:
         """Take one message of the request socket."""
         if isinstance(message, Step):
-            events = self._pass(message.events)
-            return [Deliver(events)] if events else []
+            return self._step(now, message.events)
         if isinstance(message, Pong):
             self._ponged, self.view.rtt = now, now - message.sent
             return []
@@ -242,15 +241,20 @@ class Link:
             return Failed(rid, Code.ENGINE_LOST, f"engine {name} was lost: {view.why}")
         return Failed(rid, Code.DRAINING, f"engine {name} takes no new work")
 
-    def _pass(self, events: list[StreamEvent]) -> list[StreamEvent]:
-        """Return the events of open rids. All rids of a lost epoch are closed, so none slips by."""
-        opened, passed = self._open, []
+    def _step(self, now: float, events: Sequence[StreamEvent]) -> list[Action]:
+        """Pass on the events of open rids. A lost epoch leaves none open, so none of it slips by.
+
+        An engine says ENGINE_LOST when it dropped what it held for us: greet it anew.
+        """
+        opened, passed, dropped = self._open, [], False
         for event in events:
             if event.rid in opened:
                 passed.append(event)
                 if isinstance(event, Finished | Failed):
                     self._close(event.rid)
-        return passed
+                    dropped |= isinstance(event, Failed) and event.code == Code.ENGINE_LOST
+        actions: list[Action] = [Deliver(passed)] if passed else []
+        return actions + self._lose(now, "the engine dropped this gateway") if dropped else actions
 
     def _close(self, rid: int) -> None:
         pages = self._open.pop(rid)

@@ -30,8 +30,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
     mark: float = 1.0
     """Highest load, as a part of all pages, that leaves room for this lane."""
-    avoid: frozenset[str] = frozenset()
-    """Endpoints that refused this sequence before."""
+    avoid: frozenset[int] = frozenset()
+    """Epochs of engines that refused this sequence before."""
 
 
 def pick(views: Sequence[EngineView], want: Want) -> EngineView | None:
@@ -52,7 +52,7 @@ def pick(views: Sequence[EngineView], want: Want) -> EngineView | None:
 
 def _able(view: EngineView, want: Want) -> bool:
     info, limits = view.info, view.limits
-    if not view.ready or info is None or limits is None or view.endpoint in want.avoid:
+    if not view.ready or info is None or limits is None or view.epoch in want.avoid:
         return False
     if info.digest != want.digest or want.tokens > limits.context:
         return False

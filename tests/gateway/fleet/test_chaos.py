@@ -247,11 +247,11 @@ async def test_assets_are_fetched_once_and_outlive_the_engines(make_engine: Make
     engines = [make_engine(name, assets=files).start() for name in ("e0", "e1")]
     async with fleet_of(*engines) as fleet:
         info = fleet.models()[0]
-        assert await fleet.assets(info) == files
+        assert (await fleet.assets(info)).files == files
         for engine in engines:
             await asyncio.to_thread(engine.kill)
         await until(fleet, lambda: not any(view.alive for view in fleet.views))
-        assert await fleet.assets(info) == files
+        assert (await fleet.assets(info)).files == files
         assert fleet.models() == [info]
         assert sorted(engines[0].fetched + engines[1].fetched) == sorted(files)
 

@@ -84,10 +84,10 @@ def test_who_cannot_serve_is_dropped() -> None:
         make_view("unknown", info=None),
         make_view("other", info=replace(MODEL, digest="sha256:1")),
         make_view("short", limits=replace(LIMITS, context=63)),
-        make_view("avoided"),
+        make_view("avoided", epoch=77),
     ]
     for number in range(20):
-        want = make_want(bytes([number]), avoid=frozenset(["tcp://avoided:1"]))
+        want = make_want(bytes([number]), avoid=frozenset([77]))
         assert picked([*bad, good], want) == "good"
         assert pick(bad, want) is None
 
