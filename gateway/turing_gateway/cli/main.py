@@ -4,6 +4,7 @@ import os
 
 import click
 
+from turing_gateway.cli.chat import chat, generate
 from turing_gateway.cli.config import config
 from turing_gateway.cli.serve import serve
 
@@ -16,7 +17,7 @@ def cli(context: click.Context) -> None:
     context.obj = dict(os.environ)
 
 
-for command in (serve, config):
+for command in (serve, chat, generate, config):
     cli.add_command(command)
 
 

@@ -1,24 +1,20 @@
 """``turing serve``: a gateway and its engines under one supervisor."""
 
 import asyncio
-import importlib.util
 import json
 import shlex
 import socket
-import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from turing_gateway.cli.client import Server, ServerError
-from turing_gateway.cli.options import ENGINE, GATEWAY, SETTINGS, argv, environment, with_settings
-from turing_gateway.launch import Program, StartFailed, Supervisor, supervise
+from turing_gateway.cli.options import SETTINGS, environment, with_settings
+from turing_gateway.cli.programs import engine_programs, gateway_program
+from turing_gateway.launch import StartFailed, Supervisor, supervise
 
-PYTHON = (sys.executable, "-P", "-m")
-"""Runs a module of this installation, whatever lies in the working directory."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -56,26 +52,6 @@ def serve(context: click.Context, /, **params: Any) -> None:
         except (StartFailed, ServerError) as error:
             raise click.ClickException(str(error)) from None
     context.exit(0 if clean else 1)
-
-
-def engine_programs(params: Mapping[str, Any], folder: str, replicas: int) -> dict[str, Program]:
-    """Return the engines to start, by the address each binds in the private ``folder``."""
-    if importlib.util.find_spec("torch") is None:
-        raise click.ClickException(
-            "an engine needs more packages here: pip install 'turing-engine[engine]'"
-        )
-    engines: dict[str, Program] = {}
-    for index in range(replicas):
-        name, bind = f"e{index}", f"ipc://{folder}/e{index}"
-        flags = ["--bind", bind, "--name", name, "--exit-with-parent", *argv(params, ENGINE)]
-        engines[bind] = Program(name, (*PYTHON, "turing_engine", *flags))
-    return engines
-
-
-def gateway_program(params: Mapping[str, Any], engines: list[str]) -> Program:
-    """Return the gateway to start in front of ``engines``."""
-    flags = ["--engines", ",".join(engines), "--exit-with-parent", *argv(params, GATEWAY)]
-    return Program("gateway", (*PYTHON, "turing_gateway", *flags))
 
 
 def address(host: str, port: int) -> str:

@@ -6,7 +6,8 @@ import sys
 import pytest
 from click import ClickException
 
-from turing_gateway.cli.serve import address, engine_programs, gateway_program, require_free
+from turing_gateway.cli.programs import engine_programs, gateway_program
+from turing_gateway.cli.serve import address, require_free
 
 
 def test_engines_bind_inside_the_private_folder_and_the_gateway_dials_them() -> None:
