@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import msgspec
 import zmq
 
-from fakes.wire import LIMITS, MODEL, make_stats
+from fakes.wire import ASSETS, LIMITS, MODEL, make_stats
 from turing_protocol.codec import decode_to_engine, encode, pack, unpack
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import (
@@ -56,21 +56,20 @@ from turing_protocol.prefix import PAGE
 from turing_protocol.sampling import Sampling
 
 STATS_SECONDS = 0.1
-EOS = 2
 
 
-def next_token(history: Sequence[int], sampling: Sampling, vocab: int = MODEL.vocab_size) -> int:
-    """Return the token that follows ``history`` (prompt and everything generated)."""
+def next_token(history: Sequence[int], sampling: Sampling) -> int:
+    """Return the token that follows ``history`` (prompt and everything generated): a letter."""
     seed = 0 if sampling.greedy else sampling.seed
     crc = zlib.crc32(array("q", [seed]).tobytes(), zlib.crc32(pack(history)))
-    return crc % (vocab - 3) + 3 if vocab > 3 else 0
+    return ord("a") + crc % 26
 
 
-def expected(prompt: Sequence[int], sampling: Sampling, vocab: int = MODEL.vocab_size) -> list[int]:
-    """Return all tokens that an undisturbed run of ``sampling.max_tokens`` gives."""
+def expected(prompt: Sequence[int], sampling: Sampling) -> list[int]:
+    """Return all tokens that an undisturbed run gives."""
     history = list(prompt)
     for _ in range(sampling.max_tokens):
-        history.append(next_token(history, sampling, vocab))
+        history.append(next_token(history, sampling))
         if history[-1] in sampling.stop_ids:
             break
     return history[len(prompt) :]
@@ -96,7 +95,8 @@ class _Sequence(msgspec.Struct, eq=False):
 class FakeEngine:
     """One engine on ``bind``. ``start`` runs it in a thread; ``serve`` in the calling one.
 
-    ``script`` holds outputs to play instead of the formula, one per submit, each ending in EOS.
+    ``script`` holds outputs to play instead of the formula, one per submit; each is followed by the
+    end-of-sequence token.
     ``step_seconds`` is the pause between steps, in each of which every running sequence gets one
     token. ``refuse`` are codes with which the next submits fail.
     """
@@ -117,7 +117,7 @@ class FakeEngine:
         self.name = name
         self.model = model
         self.limits = limits
-        self.assets = assets or {}
+        self.assets = ASSETS if assets is None else assets
         self.adapters = adapters
         self.step_seconds = step_seconds
         self.script = deque(script)
@@ -317,7 +317,7 @@ class FakeEngine:
             count = 1 if sampling.logprobs >= 0 else 0
             logprobs = (TokenLogprobs(-0.5, pack([token]), array("f", [-0.5]).tobytes()),) * count
             self._tell(sequence.gateway, Tokens(sequence.rid, pack([token]), logprobs))
-        if token == EOS or token in sampling.stop_ids:
+        if token in self.model.eos_ids or token in sampling.stop_ids:
             self._finish(sequence, Reason.STOP)
         elif sequence.output >= sampling.max_tokens:
             self._finish(sequence, Reason.LENGTH)
@@ -325,8 +325,8 @@ class FakeEngine:
     def _next(self, sequence: _Sequence) -> int:
         play = self._plays.get((sequence.gateway, sequence.rid))
         if play is not None:
-            return play[sequence.output] if sequence.output < len(play) else EOS
-        return next_token(sequence.history, sequence.submit.sampling, self.model.vocab_size)
+            return play[sequence.output] if sequence.output < len(play) else self.model.eos_ids[0]
+        return next_token(sequence.history, sequence.submit.sampling)
 
     def _finish(self, sequence: _Sequence, reason: Reason) -> None:
         self.running.remove(sequence)

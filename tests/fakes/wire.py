@@ -1,5 +1,6 @@
 """Ready-made wire structs for tests that need some engine, whichever."""
 
+from turing_engine.run.scripted import EOS, VOCAB_SIZE, scripted_files
 from turing_protocol.messages import (
     MAJOR,
     MINOR,
@@ -16,8 +17,8 @@ MODEL = ModelInfo(
     digest="sha256:" + "0" * 64,
     architecture="formula",
     context=4096,
-    vocab_size=1000,
-    eos_ids=(2,),
+    vocab_size=VOCAB_SIZE,
+    eos_ids=(EOS,),
     bos_id=None,
     add_bos=False,
     parameters=0,
@@ -26,6 +27,8 @@ MODEL = ModelInfo(
     kv_bytes_per_token=1,
     modified=0.0,
 )
+ASSETS = scripted_files()
+"""A tokenizer with one token per byte, and a ChatML template."""
 LIMITS = Limits(context=4096, pages_total=1000, max_running=64, max_waiting=256)
 
 

@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from fakes import engine as fake
 from fakes.engine import FakeEngine, expected
+from fakes.fleets import SILENCE, MakeEngine, fleet_of, until
 from fakes.wire import MODEL
 from turing_gateway.fleet import fleet as fleet_module
 from turing_gateway.fleet.discovery import Dns
@@ -25,50 +25,6 @@ from turing_protocol.messages import Failed, Finished, Limits, State, StreamEven
 from turing_protocol.sampling import Sampling
 
 pytestmark = pytest.mark.anyio
-
-SILENCE = 3.0
-"""Longer than in production: the machines that run tests pause for a second now and then."""
-
-MakeEngine = Callable[..., FakeEngine]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def make_engine(tmp_path: Path) -> Iterator[MakeEngine]:
-    made: list[FakeEngine] = []
-
-    def make(name: str = "e0", **options: object) -> FakeEngine:
-        engine = FakeEngine(f"ipc://{tmp_path}/{name}", name=name, **options)  # type: ignore[arg-type]
-        made.append(engine)
-        return engine
-
-    yield make
-    for engine in made:
-        engine.kill()
-
-
-@asynccontextmanager
-async def fleet_of(
-    *engines: FakeEngine, silence: float = SILENCE, wait: bool = True
-) -> AsyncIterator[Fleet]:
-    fleet = Fleet([engine.endpoint for engine in engines], silence=silence)
-    await fleet.start()
-    try:
-        if wait:
-            await until(fleet, lambda: all(view.ready for view in fleet.views))
-        yield fleet
-    finally:
-        await fleet.close()
-
-
-async def until(fleet: Fleet, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await fleet.changed(0.05)
 
 
 def request(prompt: Sequence[int], max_tokens: int, prior: Sequence[int] = ()) -> Submit:
