@@ -236,30 +236,29 @@ async def merge(sources: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerato
             async for event in only:
                 yield event
         return
-    queue: asyncio.Queue[Event | None] = asyncio.Queue()
-    tasks = [asyncio.create_task(_drain(source, queue)) for source in sources]
+    queue: asyncio.Queue[Event | asyncio.Task[None]] = asyncio.Queue()
+    tasks = [asyncio.create_task(_drain(source, queue.put_nowait)) for source in sources]
+    for task in tasks:
+        task.add_done_callback(queue.put_nowait)
     try:
-        left = len(tasks)
-        while left:
-            next_event = await queue.get()
-            if next_event is None:
-                left -= 1
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if isinstance(item, asyncio.Task):
+                item.result()
+                running -= 1
             else:
-                yield next_event
-        await asyncio.gather(*tasks)
+                yield item
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _drain(source: AsyncGenerator[Event, None], queue: "asyncio.Queue[Event | None]") -> None:
-    try:
-        async with aclosing(source) as events:
-            async for event in events:
-                queue.put_nowait(event)
-    finally:
-        queue.put_nowait(None)
+async def _drain(source: AsyncGenerator[Event, None], put: Callable[[Event], None]) -> None:
+    async with aclosing(source) as events:
+        async for event in events:
+            put(event)
 
 
 def _as_int64(value: int) -> int:
