@@ -31,14 +31,22 @@ class Server:
     def ready(self) -> bool:
         """Whether the server says that it can answer; False too when nothing listens."""
         try:
-            self._get("/health/ready")
+            self.text("/health/ready")
         except ServerError:
             return False
         return True
 
     def models(self) -> list[str]:
         """Return the ids of what is served."""
-        return [model["id"] for model in json.loads(self._get("/v1/models"))["data"]]
+        return [model["id"] for model in json.loads(self.text("/v1/models"))["data"]]
+
+    def text(self, path: str) -> str:
+        """Return the body of a page."""
+        connection = self._open(QUICK_S)
+        try:
+            return self._send(connection, "GET", path, None).read().decode()
+        finally:
+            connection.close()
 
     def events(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """Post ``body`` and yield the JSON of each server-sent event up to ``[DONE]``.
@@ -56,13 +64,6 @@ class Server:
                     yield json.loads(data)
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"{self.url} broke off: {_text(error)}") from None
-        finally:
-            connection.close()
-
-    def _get(self, path: str) -> bytes:
-        connection = self._open(QUICK_S)
-        try:
-            return self._send(connection, "GET", path, None).read()
         finally:
             connection.close()
 

@@ -1,0 +1,5 @@
+"""``python -m turing_gateway.cli`` is ``turing``."""
+
+from turing_gateway.cli.main import main
+
+main()
