@@ -1,1 +1,17 @@
 """API fronts: HTTP to Call, Events to HTTP."""
+
+from turing_gateway.fronts.base import Front
+from turing_protocol.registry import Registry
+
+FRONTS: Registry[Front] = Registry("fronts")
+"""Every front by name; each is made with one ``Services``."""
+
+GENERATING = frozenset({"openai_chat", "openai_text"})
+"""Fronts that need an engine; a render-only gateway leaves them out."""
+
+FRONTS.add_path("health", "turing_gateway.fronts.health:Health")
+FRONTS.add_path("models", "turing_gateway.fronts.models:Models")
+FRONTS.add_path("openai_chat", "turing_gateway.fronts.openai_chat:OpenAIChat")
+FRONTS.add_path("openai_text", "turing_gateway.fronts.openai_text:OpenAIText")
+FRONTS.add_path("render", "turing_gateway.fronts.render:Render")
+FRONTS.add_path("tokenize", "turing_gateway.fronts.tokenize:Tokenize")

@@ -1,0 +1,76 @@
+"""Error codes as HTTP: status, OpenAI's error envelope, and the headers that tell when to retry."""
+
+import math
+
+import msgspec
+from starlette.responses import Response
+
+from turing_protocol.errors import Code, TuringError
+from turing_protocol.lanes import Lane
+
+RETRY_MS = 2000
+"""Wait advised with a 429 or 503 when the cause names none."""
+
+_INVALID = "invalid_request_error"
+_OVERLOADED = "overloaded_error"
+
+_HTTP: dict[Code, tuple[int, str, str | None]] = {
+    Code.INVALID: (400, _INVALID, None),
+    Code.UNAUTHORIZED: (401, "authentication_error", "invalid_api_key"),
+    Code.FORBIDDEN: (403, "permission_error", "forbidden"),
+    Code.NOT_FOUND: (404, _INVALID, "not_found"),
+    Code.METHOD_NOT_ALLOWED: (405, _INVALID, "method_not_allowed"),
+    Code.MODEL_NOT_FOUND: (404, _INVALID, "model_not_found"),
+    Code.TOO_LARGE: (413, _INVALID, "request_too_large"),
+    Code.UNSUPPORTED: (400, _INVALID, "unsupported_parameter"),
+    Code.CONTEXT_TOO_LONG: (400, _INVALID, "context_length_exceeded"),
+    Code.CONSTRAINT_INVALID: (400, _INVALID, "invalid_json_schema"),
+    Code.NEVER_FITS: (400, _INVALID, "never_fits"),
+    Code.OVERLOADED: (429, "rate_limit_error", "queue_full"),
+    Code.SHED: (503, _OVERLOADED, "overloaded"),
+    Code.NO_ENGINE: (503, _OVERLOADED, "no_engine"),
+    Code.DRAINING: (503, _OVERLOADED, "draining"),
+    Code.DEADLINE: (504, "timeout_error", "deadline_exceeded"),
+    Code.ENGINE_LOST: (500, "server_error", "engine_lost"),
+    Code.STEP_FAILED: (500, "server_error", "step_failed"),
+    Code.INTERNAL: (500, "server_error", "internal_error"),
+    Code.VERSION: (500, "server_error", "version_mismatch"),
+}
+
+
+def status_of(code: Code) -> int:
+    """Return the HTTP status of ``code``."""
+    return _HTTP[code][0]
+
+
+def envelope(error: TuringError) -> bytes:
+    """Return ``{"error": {"message", "type", "param", "code"}}`` as JSON bytes (OpenAI's shape)."""
+    _, kind, word = _HTTP[error.code]
+    param = "model" if error.param is None and error.code is Code.MODEL_NOT_FOUND else error.param
+    body = {"message": error.message, "type": kind, "param": param, "code": word}
+    return msgspec.json.encode({"error": body})
+
+
+def retry_headers(error: TuringError, lane: Lane | None = None) -> dict[str, str]:
+    """Return the headers that steer a client's retries; empty unless the status is 429 or 503.
+
+    ``Retry-After`` has whole seconds as HTTP demands, ``retry-after-ms`` is exact. Shed background
+    work is marked not to be retried, so that SDKs do not multiply the load that shed it.
+    """
+    if status_of(error.code) not in (429, 503):
+        return {}
+    wait = error.retry_ms or RETRY_MS
+    headers = {"retry-after": str(math.ceil(wait / 1000)), "retry-after-ms": str(wait)}
+    if error.code is Code.SHED and lane is Lane.BACKGROUND:
+        headers["x-should-retry"] = "false"
+    return headers
+
+
+def error_response(error: TuringError, lane: Lane | None = None) -> Response:
+    """Return ``error`` as a JSON response in OpenAI's shape."""
+    return Response(
+        envelope(error),
+        status_of(error.code),
+        retry_headers(error, lane),
+        media_type="application/json",
+    )

@@ -1,0 +1,50 @@
+"""``GET /v1/models``: what is served."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turing_gateway.fronts.base import Services, context_of
+from turing_gateway.http import endpoint, json_response
+from turing_protocol.messages import ModelInfo
+
+
+class Models:
+    """OpenAI's model list; aliases are entries of their own with the real name as ``root``."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """Return the list and the single entry; an id may hold slashes, plain or as %2F."""
+        return [
+            Route("/v1/models", endpoint(self.list), methods=["GET"]),
+            Route("/v1/models/{name:path}", endpoint(self.retrieve), methods=["GET"]),
+        ]
+
+    async def list(self, request: Request) -> Response:
+        """Return every served name."""
+        entries = [
+            self._entry(name, info)
+            for info in self._services.generator.models()
+            for name in (info.name, *info.aliases)
+        ]
+        return json_response({"object": "list", "data": entries})
+
+    async def retrieve(self, request: Request) -> Response:
+        """Return one entry, or 404."""
+        name = request.path_params["name"]
+        return json_response(self._entry(name, self._services.generator.find(name)))
+
+    def _entry(self, name: str, info: ModelInfo) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": int(info.modified),
+            "owned_by": "turing",
+            "root": info.name,
+            "parent": None,
+            "max_model_len": context_of(self._services.views, info),
+        }

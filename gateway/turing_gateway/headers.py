@@ -1,0 +1,87 @@
+"""``X-Turing-*`` request headers to engine controls, and the effective values back to headers."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from turing_gateway.call import Begin
+from turing_protocol.errors import Code, TuringError
+from turing_protocol.lanes import Lane, parse_lane
+from turing_protocol.sampling import Knobs
+
+LANE = "X-Turing-Lane"
+SPARSITY = "X-Turing-Sparsity"
+SVD_KV = "X-Turing-SVD-KV"
+DRAFT_TOKENS = "X-Turing-Draft-Tokens"
+TENANT = "X-Turing-Tenant-ID"
+
+MAX_SPARSITY = 0.75
+MAX_DRAFT_TOKENS = 64
+
+_DECIMAL = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?", re.ASCII)
+_INTEGER = re.compile(r"[0-9]{1,3}", re.ASCII)
+_ADAPTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+
+
+class Controls(msgspec.Struct, frozen=True):
+    """What the headers of one request ask for."""
+
+    lane: Lane = Lane.INTERACTIVE
+    knobs: Knobs = Knobs()
+    adapter: str = ""
+
+
+def read_headers(headers: Mapping[str, str]) -> Controls:
+    """Return the controls in ``headers``; a malformed one is ``Code.INVALID`` naming the header."""
+    lane = headers.get(LANE)
+    return Controls(
+        lane=Lane.INTERACTIVE if lane is None else parse_lane(lane, param=LANE),
+        knobs=Knobs(
+            sparsity=_sparsity(headers.get(SPARSITY)),
+            svd_kv=_integer(SVD_KV, headers.get(SVD_KV), 1),
+            draft_tokens=_integer(DRAFT_TOKENS, headers.get(DRAFT_TOKENS), MAX_DRAFT_TOKENS),
+        ),
+        adapter=_adapter(headers.get(TENANT)),
+    )
+
+
+def effective_headers(lane: Lane, begin: Begin) -> dict[str, str]:
+    """Return the controls as the engine applies them to a choice, and its load when it took it."""
+    return {
+        LANE: lane.name.lower(),
+        SPARSITY: f"{begin.sparsity:g}",
+        SVD_KV: str(begin.svd_kv),
+        DRAFT_TOKENS: str(begin.draft_tokens),
+        "X-Turing-KV-Utilization": f"{begin.kv_utilization:.4f}",
+        "X-Turing-Queue-Depth": str(begin.queue_depth),
+    }
+
+
+def _sparsity(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if not _DECIMAL.fullmatch(text.strip()) or float(text) > MAX_SPARSITY:
+        raise _malformed(SPARSITY, f"a number from 0.0 to {MAX_SPARSITY}")
+    return float(text)
+
+
+def _integer(name: str, text: str | None, most: int) -> int | None:
+    if text is None:
+        return None
+    if not _INTEGER.fullmatch(text.strip()) or int(text) > most:
+        raise _malformed(name, f"a whole number from 0 to {most}")
+    return int(text)
+
+
+def _adapter(text: str | None) -> str:
+    # The name rule comes before any look-up: an adapter name never becomes a path.
+    if text is None:
+        return ""
+    if not _ADAPTER.fullmatch(text):
+        raise _malformed(TENANT, "1 to 128 letters, digits, dots, dashes or underscores")
+    return text
+
+
+def _malformed(name: str, words: str) -> TuringError:
+    return TuringError(Code.INVALID, f"{name} must be {words}", param=name)
