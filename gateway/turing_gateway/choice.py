@@ -211,7 +211,7 @@ class Choice:
             wait = self._resume.seconds if lost or begun else 0.0
             self._give_up_at = time.monotonic() + wait
         self._error = error
-        log.warning(
+        log.info(
             "request %s choice %d after %d tokens: %s",
             self._job.call.request_id,
             self._index,

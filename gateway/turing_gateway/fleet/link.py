@@ -91,6 +91,8 @@ class Link:
         self._silence = silence
         self._open: dict[int, int] = {}
         """Open rid → its pages."""
+        self._fresh: set[int] = set()
+        """Open rids that no Stats can have counted yet."""
         self._since = 0.0
         """When the state was entered."""
         self._ticked: float | None = None
@@ -154,7 +156,9 @@ class Link:
             return []
         if stats.epoch != view.epoch:
             return self._lose(now, "the engine restarted")
-        view.stats, view.heard, view.fresh_pages = stats, now, 0
+        view.stats, view.heard = stats, now
+        self._fresh.clear()
+        view.fresh_pages = view.fresh_streams = 0
         if stats.state == State.DRAINING and view.state == LinkState.READY:
             self._enter(now, LinkState.DRAINING)
         return []
@@ -168,8 +172,10 @@ class Link:
         if view.state != LinkState.READY or view.leaving:
             return [Deliver([self._refusal(submit.rid)])]
         self._open[submit.rid] = pages
+        self._fresh.add(submit.rid)
         view.own_streams += 1
         view.own_pages += pages
+        view.fresh_streams += 1
         view.fresh_pages += pages
         return [Send(msgspec.structs.replace(submit, epoch=view.epoch))]
 
@@ -261,7 +267,10 @@ class Link:
         view = self.view
         view.own_streams -= 1
         view.own_pages -= pages
-        view.fresh_pages = max(0, view.fresh_pages - pages)
+        if rid in self._fresh:
+            self._fresh.remove(rid)
+            view.fresh_streams -= 1
+            view.fresh_pages -= pages
 
     def _forgive_own_stall(self, now: float) -> None:
         """Silence counts only while this process was listening itself."""

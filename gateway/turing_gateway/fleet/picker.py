@@ -13,7 +13,7 @@ import msgspec
 from turing_gateway.fleet.view import EngineView
 
 BOUND = 0.25
-"""Part of its pages by which a home may be busier than the least loaded engine."""
+"""By how much of its capacity a home may be busier than the least loaded engine."""
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt and max_tokens, against the engine's context."""
     adapter: str = ""
     mark: float = 1.0
-    """Highest load, as a part of all pages, that leaves room for this lane."""
+    """Highest use, as a part of all pages, that leaves room for this lane."""
     avoid: frozenset[int] = frozenset()
     """Epochs of engines that refused this sequence before."""
 
@@ -40,7 +40,7 @@ def pick(views: Sequence[EngineView], want: Want) -> EngineView | None:
     Without room anywhere it is the least loaded one, and admission judges.
     """
     able = [view for view in views if _able(view, want)]
-    roomy = [view for view in able if _load(view, want.pages) <= want.mark]
+    roomy = [view for view in able if _memory(view, want.pages) <= want.mark]
     if not roomy:
         return min(able, key=_by_load, default=None)
     least = min(_load(view) for view in roomy)
@@ -59,9 +59,15 @@ def _able(view: EngineView, want: Want) -> bool:
     return not want.adapter or want.adapter in view.adapters
 
 
-def _load(view: EngineView, more: int = 0) -> float:
+def _memory(view: EngineView, more: int = 0) -> float:
     total = view.limits.pages_total if view.limits else 0
     return (view.load + more) / max(total, 1)
+
+
+def _load(view: EngineView) -> float:
+    """Return the part of its capacity, memory or places in a step, that an engine has given."""
+    places = view.limits.max_running if view.limits else 0
+    return max(_memory(view), view.sequences / max(places, 1))
 
 
 def _by_load(view: EngineView) -> tuple[float, str, str]:

@@ -23,7 +23,7 @@ from turing_gateway.fleet.link import (
     Send,
     Subscribe,
 )
-from turing_gateway.fleet.view import EngineView
+from turing_gateway.fleet.view import EngineView, LinkState
 from turing_protocol.codec import decode_from_engine, decode_state, encode
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import (
@@ -168,7 +168,10 @@ class Connection:
         seen = (view.state, view.ready, view.epoch)
         if seen != self._seen:
             self._seen = seen
-            log.info("engine %s: %s %s", view.endpoint, view.state.name.lower(), view.why)
+            if view.state == LinkState.LOST and not view.leaving:
+                log.warning("engine %s lost: %s", view.name or view.endpoint, view.why)
+            else:
+                log.info("engine %s %s", view.name or view.endpoint, view.state.name.lower())
             self._changed(self)
 
     def _dial(self) -> None:

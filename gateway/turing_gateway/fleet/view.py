@@ -48,6 +48,7 @@ class EngineView(msgspec.Struct, kw_only=True, eq=False):
     own_streams: int = 0
     fresh_pages: int = 0
     """The part of ``own_pages`` that was sent after the last Stats and is not counted in it."""
+    fresh_streams: int = 0
 
     @property
     def alive(self) -> bool:
@@ -70,6 +71,14 @@ class EngineView(msgspec.Struct, kw_only=True, eq=False):
             return self.own_pages
         reported = max(self.stats.reserved_pages, self.stats.pages_used)
         return max(reported + self.fresh_pages, self.own_pages)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that run or wait there, counted as ``load`` counts pages."""
+        if self.stats is None:
+            return self.own_streams
+        reported = self.stats.running + self.waiting
+        return max(reported + self.fresh_streams, self.own_streams)
 
     @property
     def waiting(self) -> int:

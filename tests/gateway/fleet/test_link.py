@@ -247,9 +247,12 @@ def test_pages_are_fresh_until_the_next_stats() -> None:
     assert view.load == 30
     link.published(1.1, make_stats())
     assert view.load == 15
+    link.submit(make_submit(3), 7)
     link.abort(1)
+    assert (view.load, view.fresh_pages, view.fresh_streams) == (12, 7, 1)
+    link.abort(3)
     link.abort(2)
-    assert view.load == 0
+    assert (view.load, view.sequences) == (0, 0)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -358,6 +361,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert view.own_streams == len(self.open)
         assert (view.own_pages == 0) == (not self.open)
         assert 0 <= view.fresh_pages <= view.own_pages
+        assert 0 <= view.fresh_streams <= view.own_streams
+        assert (view.fresh_pages == 0) == (view.fresh_streams == 0)
         assert view.alive or not self.open
         assert self.sent <= self.open | self.ended | self.aborted
 

@@ -10,14 +10,14 @@ from turing_gateway.fleet.view import EngineView, LinkState
 from turing_protocol.messages import State
 
 
-def make_view(name: str, load: int = 0, **fields: object) -> EngineView:
+def make_view(name: str, load: int = 0, running: int = 0, **fields: object) -> EngineView:
     view = EngineView(
         endpoint=f"tcp://{name}:1",
         name=name,
         state=LinkState.READY,
         info=MODEL,
         limits=LIMITS,
-        stats=make_stats(reserved_pages=load),
+        stats=make_stats(reserved_pages=load, running=running),
     )
     for field, value in fields.items():
         setattr(view, field, value)
@@ -108,3 +108,12 @@ def test_room_is_measured_against_the_mark_of_the_lane() -> None:
     views = [make_view("full", load=850), make_view("free", load=700)]
     for number in range(20):
         assert picked(views, make_want(bytes([number]), pages=100, mark=0.9)) == "free"
+
+
+def test_small_sequences_fill_an_engine_too() -> None:
+    """Equal prompts must not queue at their home while another engine has nothing to do."""
+    views = [make_view("a"), make_view("b")]
+    home = pick(views, make_want())
+    assert home is not None
+    home.stats = make_stats(running=LIMITS.max_running // 2)
+    assert pick(views, make_want()) is not home
