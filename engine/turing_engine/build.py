@@ -1,6 +1,7 @@
 """The composition root: from settings to an engine core that is ready to run."""
 
 import hashlib
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from turing_protocol.messages import MAJOR, MINOR, Limits, ModelInfo, Welcome
 from turing_protocol.prefix import PAGE
 
 Serves = Callable[[Located, str], bool]
-"""Whether a runner can serve a model on a device."""
+"""Whether a runner can serve a model on a device, ``cpu`` or ``cuda``."""
 
 AUTO: tuple[tuple[str, Serves], ...] = (("torch", lambda located, device: True),)
 """What ``--runner auto`` chooses from; the first that serves the model is taken."""
@@ -33,6 +34,8 @@ def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
 
     What is wrong with a setting or a model is a ``TuringError`` that names it.
     """
+    device = "cuda" if settings.device == "auto" and cuda_usable() else settings.device
+    settings = replace(settings, device="cpu" if device == "auto" else device)
     runner_name, path, assets = _model(settings)
     context = _context(settings, assets.info)
     runner = _runner(settings, runner_name, path, context)
@@ -123,6 +126,15 @@ def _scheduler(settings: EngineSettings, limits: Limits) -> Scheduler:
     except ValueError as error:
         raise _bad(str(error), None) from None
     return Scheduler(config)
+
+
+def cuda_usable() -> bool:
+    """Whether there is a GPU driver and a torch that was built for it; torch is not imported."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        return False
+    library = Path(torch.origin).parent / "lib" / "libtorch_cuda.so"
+    return library.exists() and Path("/dev/nvidiactl").exists()
 
 
 def process_memory() -> tuple[int, int]:

@@ -99,7 +99,7 @@ class EngineCore:
         self.sessions = Sessions()
         self.recorder = Recorder(identity.welcome.engine, identity.epoch)
         self._wire = wire
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._executor = executor
         self._gatekeeper = gatekeeper
         self._identity = identity
@@ -149,7 +149,7 @@ class EngineCore:
     def turn(self) -> None:
         """Compute one step, if any sequence can run, and tell what it produced."""
         began = now = self._clock()
-        plan = self._scheduler.plan(began)
+        plan = self.scheduler.plan(began)
         self._busy = plan is not None
         if plan is None:
             return
@@ -159,7 +159,7 @@ class EngineCore:
         try:
             result = self._executor.launch(plan).wait()
             now = self._clock()
-            progress = self._scheduler.settle(plan, result, now)
+            progress = self.scheduler.settle(plan, result, now)
         except Exception as error:
             self._fail_step(plan, error)
         else:
@@ -213,7 +213,7 @@ class EngineCore:
 
     def _check_times(self) -> None:
         now = self._clock()
-        late = self._scheduler.expire(now)
+        late = self.scheduler.expire(now)
         self._fail(late, Code.DEADLINE, "the request did not start before its deadline")
         if now >= self._lease_due:
             self._lease_due = now + LEASE_CHECK_SECONDS
@@ -224,7 +224,7 @@ class EngineCore:
             self._wire.send(gateway, step)
 
     def _publish_pages(self) -> None:
-        stored, removed = self._scheduler.drain_page_events()
+        stored, removed = self.scheduler.drain_page_events()
         if stored or removed:
             self._page_seq += 1
             epoch = self._identity.epoch
@@ -238,7 +238,7 @@ class EngineCore:
         self._wire.stats = self.recorder.stats(now, self._facts())
 
     def _facts(self) -> Facts:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         return Facts(
             state=self.state,
             pages_total=self._gatekeeper.limits.pages_total,
@@ -256,7 +256,7 @@ class EngineCore:
     # -- what happened to sequences ---------------------------------------------------------------
 
     def _tell_started(self) -> None:
-        for sequence in self._scheduler.drain_started():
+        for sequence in self.scheduler.drain_started():
             self._start(sequence)
 
     def _start(self, sequence: Sequence) -> None:
@@ -318,7 +318,7 @@ class EngineCore:
         """Abort streams that nobody waits for any more."""
         now = self._clock()
         for stream in streams:
-            self._scheduler.abort(stream.sequence, now)
+            self.scheduler.abort(stream.sequence, now)
         self.recorder.aborted += len(streams)
         self.recorder.cut_short(streams)
 
@@ -326,7 +326,7 @@ class EngineCore:
         """Fail the sequences of ``plan`` and nobody else; give up when that keeps happening."""
         log_id = secrets.token_hex(4)
         self._log.error("step failed", log_id=log_id, step=plan.step, exc_info=error)
-        failed = self._scheduler.fail(plan, self._clock())
+        failed = self.scheduler.fail(plan, self._clock())
         self._fail(
             failed, Code.STEP_FAILED, f"the step failed: {type(error).__name__} (log {log_id})"
         )
@@ -367,7 +367,7 @@ class EngineCore:
             raise TuringError(Code.DRAINING, "this engine takes no new work")
         sequence = self._gatekeeper.sequence(gateway, submit, at)
         if sequence.finish is None:
-            self._scheduler.add(sequence, self._clock())
+            self.scheduler.add(sequence, self._clock())
         self.sessions.open(Stream(sequence, prior=sequence.output_len))
         if sequence.finish is not None:
             self._start(sequence)

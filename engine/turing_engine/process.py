@@ -8,6 +8,7 @@ import os
 import queue
 import secrets
 import signal
+import socket
 import sys
 import time
 from threading import Thread
@@ -117,12 +118,25 @@ class EngineProcess:
 def open_wire(settings: EngineSettings, epoch: int) -> Wire:
     """Bind the sockets; an address that cannot be bound is ``Code.INVALID``."""
     bind, state_bind = settings.bind, settings.state_endpoint
+    for endpoint in (bind, state_bind):
+        if is_served(endpoint):
+            raise TuringError(Code.INVALID, f"{endpoint} is served already", param="bind")
     try:
         return Wire(bind, state_bind, loading(settings.name, epoch))
     except zmq.ZMQError as error:
         raise TuringError(
             Code.INVALID, f"cannot bind {bind} and {state_bind}: {error.strerror}", param="bind"
         ) from None
+
+
+def is_served(endpoint: str) -> bool:
+    """Whether a process listens on an ipc path, which libzmq would take from it unasked."""
+    scheme, _, path = endpoint.partition("://")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            return scheme == "ipc" and probe.connect_ex(path) == 0
+        except OSError:  # no path at all: binding will say so
+            return False
 
 
 def die_with_parent() -> None:

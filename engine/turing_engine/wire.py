@@ -143,6 +143,7 @@ class Wire:
         self._stopping = True
         self._wake()
         self._thread.join()
+        self._close_wake()
 
     def _post(self, gateway: bytes, item: FromEngine | _Reopen | PageEvents) -> None:
         self._outbox.append((gateway, item))
