@@ -1,5 +1,7 @@
 """LaneQueue: order, ageing, expiry and counts, by rule and against a brute-force model."""
 
+from sys import getrefcount
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -103,6 +105,15 @@ def test_only_waiting_counts_towards_ageing() -> None:
     assert level(queue, batch, 510) is Lane.INTERACTIVE
 
 
+def test_a_rise_starts_the_count_for_the_next_one_anew() -> None:
+    queue = LaneQueue()
+    background = waiting(queue, 0, lane=Lane.BACKGROUND)
+    queue.remove(background, 20)
+    queue.push(background, 20)
+    assert level(queue, background, 149) is Lane.BATCH
+    assert level(queue, background, 150) is Lane.INTERACTIVE
+
+
 def test_risen_level_is_kept_when_it_waits_again() -> None:
     queue = LaneQueue()
     batch = waiting(queue, 0, lane=Lane.BATCH)
@@ -152,6 +163,16 @@ def test_order_survives_many_removals() -> None:
     for item in items[::2] + items[1:400:2]:
         queue.remove(item, 0)
     assert drain(queue, 0) == items[401::2]
+
+
+def test_removed_sequences_are_let_go() -> None:
+    queue = LaneQueue()
+    items = [waiting(queue, 0, lane=Lane.BATCH, deadline=90) for _ in range(501)]
+    alone = getrefcount(sequence(10)) + 1
+    for item in items[1:]:
+        queue.remove(item, 0)
+    kept = sum(getrefcount(item) > alone + 1 for item in items)
+    assert kept < 200
 
 
 class _Model:

@@ -24,8 +24,7 @@ def slots(plan: Plan) -> list[int]:
 def decoding(loop: Loop, *requests: Sequence) -> None:
     """Add requests and run their prompts to the end."""
     loop.add(*requests)
-    while any(request.remaining != 1 for request in requests):
-        loop.step()
+    loop.until(lambda: all(request.remaining == 1 for request in requests))
 
 
 # -- configuration and admission ----------------------------------------------------------------
@@ -111,6 +110,16 @@ def test_decodes_then_begun_prefills_then_new_ones() -> None:
     plan = loop.plan()
     assert slots(plan) == [decode.slot, begun.slot, fresh.slot]
     assert sizes(plan) == [1, 64, 10]
+
+
+def test_begun_prefills_go_in_lane_order() -> None:
+    loop = Loop(config(max_step_tokens=128, chunk=64))
+    background, interactive = sequence(500, lane=Lane.BACKGROUND), sequence(500, world=1)
+    loop.add(background)
+    loop.step()
+    loop.add(interactive)
+    loop.step()
+    assert slots(loop.plan()) == [interactive.slot, background.slot]
 
 
 def test_new_ones_start_in_lane_order() -> None:
@@ -383,11 +392,9 @@ def test_short_decode_preempts_the_lowest_lane_then_the_newest() -> None:
     background = sequence(40, 60, world=2, lane=Lane.BACKGROUND)
     newest = sequence(40, 60, world=3)
     decoding(loop, old, background, newest)
-    while not loop.scheduler.preemptions:
-        loop.step()
+    loop.until(lambda: loop.scheduler.preemptions == 1)
     assert [s.preemptions for s in (old, background, newest)] == [0, 1, 0]
-    while loop.scheduler.preemptions < 2:
-        loop.step()
+    loop.until(lambda: loop.scheduler.preemptions == 2)
     assert [s.preemptions for s in (old, background, newest)] == [0, 1, 1]
     loop.finish()
 
@@ -396,8 +403,7 @@ def test_same_lane_preempts_the_newest() -> None:
     loop = Loop(config(pages=3))
     requests = [sequence(60 - 10 * world, 60, world=world) for world in range(3)]
     decoding(loop, *requests)
-    while not loop.scheduler.preemptions:
-        loop.step()
+    loop.until(lambda: loop.scheduler.preemptions == 1)
     assert [request.preemptions for request in requests] == [0, 0, 1]
 
 
@@ -406,15 +412,13 @@ def test_preempted_sequence_keeps_its_tokens_and_goes_on_exactly() -> None:
     requests = [sequence(60 - 10 * world, 60, world=world) for world in range(2)]
     wanted = [expected(request) for request in requests]
     decoding(loop, *requests)
-    while not loop.scheduler.preemptions:
-        loop.step()
+    loop.until(lambda: loop.scheduler.preemptions == 1)
     victim = requests[1]
     generated = victim.tokens[50:]
     assert generated
     assert (victim.status, victim.slot, victim.pages) == (Status.WAITING, -1, [])
-    while victim.status is Status.WAITING:
-        plan = loop.step()
-    assert plan.starts[0].output == generated
+    loop.until(lambda: requests[0].status is Status.FINISHED)
+    assert loop.step().starts[0].output == generated
     loop.finish()
     assert [(request.tokens, request.finish) for request in requests] == wanted
     assert loop.scheduler.drain_started() == requests
@@ -455,6 +459,15 @@ def test_higher_lane_takes_the_slot_of_a_lower_one() -> None:
     assert plan.stops == [urgent.slot]
     loop.settle(plan)
     loop.finish()
+
+
+def test_preempted_decode_gives_its_tokens_of_the_step_to_others() -> None:
+    loop = Loop(config(max_running=2, max_step_tokens=3))
+    decoding(loop, *(sequence(2, lane=Lane.BACKGROUND, world=world) for world in range(2)))
+    loop.add(sequence(1), sequence(1, world=1))
+    plan = loop.plan()
+    assert sizes(plan) == [1, 1]
+    assert loop.scheduler.preemptions == 2
 
 
 def test_equal_lane_waits_for_its_slot() -> None:
@@ -616,6 +629,7 @@ def test_background_starts_under_endless_interactive_load(patience: float) -> No
             assert background.status is Status.WAITING, "the load must be able to starve it"
         loop.step(now)
         now += 0.5
+        assert now < 1000.0
     assert background.finish is Reason.LENGTH
     assert background.finished_at < 180.0
     assert background.tokens == expected(sequence(100, 20))[0]
@@ -630,6 +644,7 @@ def test_batch_rises_after_30_seconds_and_is_then_safe_from_newer_ones() -> None
         loop.add(sequence(10, 40, world=2), now=now)
         loop.step(now)
         now += 1.0
+        assert now < 1000.0
     assert 30.0 <= now < 60.0
     loop.add(sequence(10, 40, world=3), now=now)
     loop.step(now)

@@ -1,6 +1,7 @@
 """A runner whose next token is a hash of the whole history, and what it should have said."""
 
 import hashlib
+from collections.abc import Callable
 
 import msgspec
 
@@ -189,11 +190,15 @@ class Loop:
         self.settle(plan, now)
         return plan
 
-    def finish(self, now: float = 0.0) -> int:
-        """Run until nothing is left; return the number of steps."""
+    def until(self, done: Callable[[], bool], now: float = 0.0) -> int:
+        """Run until ``done()``; return the number of steps."""
         steps = 0
-        while self.scheduler.has_work:
+        while not done():
             self.step(now)
             steps += 1
-            assert steps < 10_000, "no end in sight"
+            assert steps < 2_000, "no end in sight"
         return steps
+
+    def finish(self, now: float = 0.0) -> int:
+        """Run until nothing is left; return the number of steps."""
+        return self.until(lambda: not self.scheduler.has_work, now)
