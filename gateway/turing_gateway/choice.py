@@ -127,7 +127,7 @@ class Choice:
             if engine is not None:
                 return engine
             left = self._give_up_at - time.monotonic()
-            if left <= 0:
+            if left <= 0 or self._fleet.closed:
                 raise self._final_error()
             self._avoid.clear()
             await self._fleet.changed(min(left, ASK_AGAIN))

@@ -72,6 +72,7 @@ def sentencepiece(special: Sequence[str] = (), *, metaspace: bool = False) -> To
     trained.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     trainer = BpeTrainer(
         vocab_size=620, special_tokens=[*base, *BYTE_TOKENS], show_progress=False
     )

@@ -298,6 +298,29 @@ async def test_with_no_engine_left_the_stream_fails(make_engine: MakeEngine) -> 
     assert last.error.code == Code.ENGINE_LOST
 
 
+async def test_a_call_that_never_began_may_come_again(make_engine: MakeEngine) -> None:
+    engine = make_engine(limits=replace(LIMITS, max_running=0)).start()
+    async with generator_of(engine, resume=Resume(seconds=0.1)) as (generator, _):
+        work = asyncio.create_task(refusal(generator, make_call()))
+        while not engine.waiting:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(engine.kill)
+        error = await work
+    assert (error.code, error.retry_ms) == (Code.NO_ENGINE, 2000)
+
+
+async def test_a_fleet_that_closes_ends_its_streams(make_engine: MakeEngine) -> None:
+    engine = make_engine(step_seconds=0.01).start()
+    async with generator_of(engine, resume=Resume(seconds=1000)) as (generator, fleet):
+        work = asyncio.create_task(collect(generator, make_call(max_tokens=4000)))
+        while not engine.running or engine.running[0].output < 10:
+            await asyncio.sleep(0.01)
+        await fleet.close()
+        *_, last = await work
+    assert isinstance(last, Failure)
+    assert last.error.code == Code.ENGINE_LOST
+
+
 async def test_a_stream_is_carried_a_limited_number_of_times(make_engine: MakeEngine) -> None:
     engine = make_engine().start()
     engine.refuse.extend([Code.ENGINE_LOST] * 3)

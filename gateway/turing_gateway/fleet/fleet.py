@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from turing_gateway.fleet.assets import Assets, AssetSet
 from turing_gateway.fleet.discovery import INTERVAL, Source, look, sources
-from turing_gateway.fleet.link import SILENCE, Link
+from turing_gateway.fleet.link import ENDS, SILENCE, Link
 from turing_gateway.fleet.sockets import Connection, open_link
 from turing_gateway.fleet.view import EngineView
 from turing_protocol.errors import Code, TuringError
-from turing_protocol.messages import Failed, Finished, ModelInfo, StreamEvent, Submit
+from turing_protocol.messages import Failed, ModelInfo, StreamEvent, Submit
 
-ASSETS_TIMEOUT = 30.0
+ASSETS_TIMEOUT = 10.0
 """Seconds that a caller waits for tokenizer and template of a model."""
 
 
@@ -50,7 +50,7 @@ class Stream:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         event = self._events.popleft()
-        self._ended = isinstance(event, Finished | Failed)
+        self._ended = isinstance(event, ENDS)
         return event
 
 
@@ -60,6 +60,7 @@ class Fleet:
     def __init__(
         self, endpoints: Sequence[str], *, gateway: str = "gateway", silence: float = SILENCE
     ) -> None:
+        self.closed = False
         self._sources = sources(endpoints)
         self._gateway = gateway
         self._silence = silence
@@ -99,10 +100,10 @@ class Fleet:
     async def start(self) -> None:
         """Dial the engines; returns at once, ``changed`` tells when one is up."""
         self._context = zmq.asyncio.Context()
-        await self._discover(self._sources)
+        await self._discover([source for source in self._sources if not source.changes])
         changing = [source for source in self._sources if source.changes]
         if changing:
-            self._spawn(self._rediscover(changing))
+            self._spawn(self._keep_discovering(changing))
 
     async def close(self) -> None:
         """Hang up everywhere; open streams fail with ``ENGINE_LOST``."""
@@ -113,7 +114,8 @@ class Fleet:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             await connection.close()
-        self._pulse.set()
+        self.closed = True
+        self._wake()
         if self._context is not None:
             self._context.destroy(linger=0)
 
@@ -191,14 +193,14 @@ class Fleet:
         self._assets.keep_only(self.views)
         self._wake()
 
-    async def _rediscover(self, changing: Sequence[Source]) -> None:
+    async def _keep_discovering(self, changing: Sequence[Source]) -> None:
         while True:
-            await asyncio.sleep(INTERVAL)
             await self._discover(changing)
+            await asyncio.sleep(INTERVAL)
 
     async def _discover(self, asked: Sequence[Source]) -> None:
-        for source in asked:
-            self._found[source] = await look(source, self._found[source])
+        looks = [look(source, self._found[source]) for source in asked]
+        self._found.update(zip(asked, await asyncio.gather(*looks), strict=True))
         wanted = {address for found in self._found.values() for address in found}
         for address in sorted(wanted - self._connections.keys()):
             self._dial(address)

@@ -47,6 +47,10 @@ BACKOFF_REFUSED = 10.0
 """Seconds until an engine that refused us, or speaks another version, is asked again."""
 
 
+ENDS = (Finished, Failed)
+"""The events that end a stream."""
+
+
 class Dial(msgspec.Struct, frozen=True):
     """Open a request socket to the endpoint."""
 
@@ -256,7 +260,7 @@ class Link:
         for event in events:
             if event.rid in opened:
                 passed.append(event)
-                if isinstance(event, Finished | Failed):
+                if isinstance(event, ENDS):
                     self._close(event.rid)
                     dropped |= isinstance(event, Failed) and event.code == Code.ENGINE_LOST
         actions: list[Action] = [Deliver(passed)] if passed else []
