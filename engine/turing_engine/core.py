@@ -102,7 +102,7 @@ class EngineCore:
         self.scheduler = scheduler
         self._executor = executor
         self._gatekeeper = gatekeeper
-        self._identity = identity
+        self.identity = identity
         self._clock = clock
         self._log = structlog.get_logger("core")
         self._busy = False
@@ -227,7 +227,7 @@ class EngineCore:
         stored, removed = self.scheduler.drain_page_events()
         if stored or removed:
             self._page_seq += 1
-            epoch = self._identity.epoch
+            epoch = self.identity.epoch
             self._wire.publish(PageEvents(epoch, self._page_seq, stored, removed))
 
     def _snapshot(self, now: float) -> None:
@@ -250,7 +250,7 @@ class EngineCore:
             waiting_tokens=scheduler.waiting_tokens,
             preemptions=scheduler.preemptions,
             bad_frames=self._misuses + self._wire.bad_frames,
-            memory=self._identity.memory(),
+            memory=self.identity.memory(),
         )
 
     # -- what happened to sequences ---------------------------------------------------------------
@@ -342,7 +342,7 @@ class EngineCore:
             self._wire.send(gateway, Refused(Code.VERSION, words))
             return
         self._drop(self.sessions.hello(gateway, at))
-        self._wire.send(gateway, self._identity.welcome)
+        self._wire.send(gateway, self.identity.welcome)
         self._log.info("gateway greeted", gateway=hello.gateway)
 
     def _submit(self, gateway: bytes, submit: Submit, at: float) -> None:
@@ -361,7 +361,7 @@ class EngineCore:
         self.recorder.requests += 1
 
     def _admit(self, gateway: bytes, submit: Submit, at: float) -> None:
-        if submit.epoch != self._identity.epoch:
+        if submit.epoch != self.identity.epoch:
             raise TuringError(Code.ENGINE_LOST, "the request was meant for an earlier process")
         if self.state is not State.READY:
             raise TuringError(Code.DRAINING, "this engine takes no new work")
@@ -383,7 +383,7 @@ class EngineCore:
 
     def _fetch(self, gateway: bytes, fetch: Fetch, at: float) -> None:
         for name in fetch.names:
-            data = self._identity.assets.get(name)
+            data = self.identity.assets.get(name)
             if data is None:
                 answer: Asset | Done = Done(fetch.op, False, f"there is no asset {name[:80]!r}")
             else:

@@ -95,6 +95,7 @@ class EngineProcess:
         self._drain(self._core, self._settings.drain_seconds)
 
     def _drain(self, core: EngineCore, seconds: float) -> None:
+        self._log.info("stopping", seconds=seconds)
         core.drain(seconds)
         self._deadline = time.monotonic() + seconds + OVERTIME_SECONDS
 

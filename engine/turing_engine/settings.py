@@ -96,9 +96,12 @@ def read_config(path: Path, known: set[str]) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TuringError(Code.INVALID, f"{path}: {error}", param="config") from None
-    for key in values:
+    settings: dict[str, Any] = {}
+    for name, value in values.items():
+        key = name.replace("-", "_")
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise TuringError(Code.INVALID, f"{path}: unknown setting {key!r}{hint}", param=key)
-    return values
+            raise TuringError(Code.INVALID, f"{path}: unknown setting {name!r}{hint}", param=name)
+        settings[key] = value
+    return settings

@@ -1,0 +1,67 @@
+"""The command line: flags, variables and file become settings, mistakes become one line."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from turing_engine import main as module
+from turing_engine.process import EngineProcess
+from turing_engine.settings import EngineSettings
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[EngineSettings]:
+    """Return the settings that processes are made of; none is started."""
+    made: list[EngineSettings] = []
+
+    def keep(self: EngineProcess, settings: EngineSettings) -> None:
+        made.append(settings)
+
+    monkeypatch.setattr(EngineProcess, "__init__", keep)
+    monkeypatch.setattr(EngineProcess, "run", lambda self: 0)
+    return made
+
+
+def invoke(*flags: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(module.main, flags, env={"HF_HOME": None, **(env or {})})
+
+
+def test_defaults(seen: list[EngineSettings]) -> None:
+    assert invoke().exit_code == 0
+    (settings,) = seen
+    assert settings == EngineSettings(name=settings.name)
+    assert settings.name.startswith("e")
+
+
+def test_flags_win_over_variables_and_those_over_the_file(
+    seen: list[EngineSettings], tmp_path: Path
+) -> None:
+    file = tmp_path / "engine.toml"
+    file.write_text('name = "file"\nserved-name = "file"\nthreads = 1\nkv-memory = "1GiB"\n')
+    env = {"TURING_CONFIG": str(file), "TURING_SERVED_NAME": "env", "TURING_THREADS": "2"}
+    assert invoke("--threads", "3", env=env).exit_code == 0
+    (settings,) = seen
+    assert (settings.name, settings.served_name, settings.threads) == ("file", "env", 3)
+    assert settings.kv_memory == 1 << 30
+
+
+def test_the_hugging_face_home_is_read_from_its_own_variable(seen: list[EngineSettings]) -> None:
+    assert invoke(env={"HF_HOME": "/models"}).exit_code == 0
+    assert seen[0].hf_home == Path("/models")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--kv-memory", "lots"), "is not a size"),
+        (("--device", "tpu"), "tpu"),
+        (("--max-batch-size", "0"), "0 is not in the range"),
+        (("--config", "/no/such.toml"), "/no/such.toml"),
+        (("--speed", "9"), "--speed"),
+    ],
+)
+def test_mistakes_are_named(seen: list[EngineSettings], flags: tuple[str, ...], words: str) -> None:
+    result = invoke(*flags)
+    assert (result.exit_code, seen) == (2, [])
+    assert words in result.output
