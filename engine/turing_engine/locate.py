@@ -35,6 +35,8 @@ def locate(reference: str | None, *, hf_home: Path | None = None) -> Located:
     """
     if reference is None:
         return _default()
+    if not reference:
+        raise _missing("the name of the model is empty; leave it out for the default model")
     path = Path(reference).expanduser()
     if path.is_dir():
         return _folder(path, path.resolve().name)

@@ -22,6 +22,13 @@ QWEN2_WORDS = (
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """Return the id of ``token``, which must be there."""
+    found = tokenizer.token_to_id(token)
+    assert found is not None, token
+    return found
+
+
 def model_info(**changes: Any) -> ModelInfo:
     """Return facts of no model in particular."""
     facts: dict[str, Any] = {
@@ -43,7 +50,7 @@ def model_info(**changes: Any) -> ModelInfo:
 
 
 def byte_level(special: Sequence[str] = (), plain: Sequence[str] = ()) -> Tokenizer:
-    """Return a byte-level BPE tokenizer like Qwen2's with ``special`` and ``plain`` added tokens."""
+    """Return a byte-level BPE tokenizer like Qwen2's with these added tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -73,9 +80,7 @@ def sentencepiece(special: Sequence[str] = (), *, metaspace: bool = False) -> To
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
     trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    trainer = BpeTrainer(
-        vocab_size=620, special_tokens=[*base, *BYTE_TOKENS], show_progress=False
-    )
+    trainer = BpeTrainer(vocab_size=620, special_tokens=[*base, *BYTE_TOKENS], show_progress=False)
     trained.train_from_iterator(CORPUS, trainer)
     model = json.loads(trained.to_str())["model"]
     merges = [tuple(merge) for merge in model["merges"]]
@@ -94,9 +99,7 @@ def sentencepiece(special: Sequence[str] = (), *, metaspace: bool = False) -> To
             decoders.Strip(" ", 1, 0),
         ]
     )
-    tokenizer.add_special_tokens(
-        [AddedToken(text, normalized=False) for text in (*base, *special)]
-    )
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in (*base, *special)])
     return tokenizer
 
 
@@ -104,7 +107,7 @@ def gguf_metadata(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the ``tokenizer.ggml.*`` entries that describe a ``sentencepiece`` tokenizer."""
     tokens = sorted(tokenizer.get_vocab(), key=lambda token: tokenizer.token_to_id(token) or 0)
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    kinds = {"<unk>": 2} | {token: 3 for token in added - {"<unk>"}} | dict.fromkeys(BYTE_TOKENS, 6)
+    kinds = {"<unk>": 2} | dict.fromkeys(added - {"<unk>"}, 3) | dict.fromkeys(BYTE_TOKENS, 6)
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,

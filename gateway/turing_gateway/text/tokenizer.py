@@ -130,6 +130,8 @@ def _without(spec: Json, texts: set[str]) -> Json:
     if len(vocabulary) < len(model["vocab"]):
         merges = [merge for merge in merges if not _touches(merge, texts)]
     added = [token for token in spec.get("added_tokens") or [] if token["content"] not in texts]
+    # The library counts on from the vocabulary's size unless the vocabulary says which id.
+    vocabulary |= {token["content"]: token["id"] for token in added}
     return spec | {
         "added_tokens": added,
         "model": model | {"vocab": vocabulary, "merges": merges},

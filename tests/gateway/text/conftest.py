@@ -1,0 +1,19 @@
+"""The real small model's text, shared by the tests of this folder."""
+
+import pytest
+
+from turing_engine.assets import Assets, load_assets
+from turing_engine.locate import locate
+from turing_gateway.text.model import TextModel
+
+
+@pytest.fixture(scope="session")
+def assets() -> Assets:
+    """Return facts and files of SmolLM2."""
+    return load_assets(locate(None))
+
+
+@pytest.fixture(scope="session")
+def smollm(assets: Assets) -> TextModel:
+    """Return SmolLM2's text model."""
+    return TextModel(assets.info, assets.files)
