@@ -46,6 +46,7 @@ def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
         max_running=settings.max_batch_size,
         max_waiting=settings.max_waiting,
     )
+    memory = process_memory if settings.device == "cpu" else unknown_memory
     welcome = Welcome(
         major=MAJOR,
         minor=MINOR,
@@ -61,7 +62,7 @@ def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
         _scheduler(settings, limits),
         Executor(runner),
         Gatekeeper(info, limits, runner.vocab_size),
-        Identity(welcome, assets.files, process_memory),
+        Identity(welcome, assets.files, memory),
     )
 
 
@@ -145,6 +146,11 @@ def process_memory() -> tuple[int, int]:
     except FileNotFoundError:
         resident = 0
     return resident * page, os.sysconf("SC_PHYS_PAGES") * page
+
+
+def unknown_memory() -> tuple[int, int]:
+    """Return zeros: memory of other devices than the CPU is not measured yet."""
+    return 0, 0
 
 
 def _bad(message: str, param: str | None) -> TuringError:

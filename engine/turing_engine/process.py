@@ -20,7 +20,7 @@ import zmq
 
 from turing_engine.build import build
 from turing_engine.core import EngineCore, Exit
-from turing_engine.settings import EngineSettings
+from turing_engine.settings import EngineSettings, is_exposed
 from turing_engine.stats import loading
 from turing_engine.wire import Wire
 from turing_protocol.errors import Code, TuringError
@@ -55,7 +55,12 @@ class EngineProcess:
             die_with_parent()
         self._wire.start()
         self._log.info("listening", bind=self._wire.endpoint, state=self._wire.state_endpoint)
+        if is_exposed(self._wire.endpoint):
+            self._log.warning("anyone who reaches this address can use the engine")
         Thread(target=self._work, name="core", daemon=True).start()
+        return self._wait()
+
+    def _wait(self) -> int:
         while True:
             try:
                 event = self._events.get(timeout=WATCH_SECONDS)
@@ -65,6 +70,8 @@ class EngineProcess:
             if isinstance(event, Exception):
                 self._wire.stop()
                 raise event
+            if event is Exit.BROKEN:
+                self._leave(event)  # a broken device may hang an orderly exit
             if isinstance(event, Exit):
                 return event
             self._stop(event)

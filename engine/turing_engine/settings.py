@@ -90,6 +90,12 @@ def advertised(state_endpoint: str, bind: str) -> str:
     return f"tcp://*:{state['port']}" if wildcard or same else state_endpoint
 
 
+def is_exposed(endpoint: str) -> bool:
+    """Whether other machines can reach ``endpoint``; nothing on the wire asks who they are."""
+    tcp = _TCP.fullmatch(endpoint)
+    return tcp is not None and not tcp["host"].startswith(("127.", "localhost", "[::1]"))
+
+
 def read_config(path: Path, known: set[str]) -> dict[str, Any]:
     """Return the settings of a TOML file; ``Code.INVALID`` names an unknown key."""
     try:

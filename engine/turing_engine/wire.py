@@ -252,6 +252,7 @@ def _open_router(
     router.setsockopt(zmq.RCVHWM, INBOX_MARK)
     router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
     router.setsockopt(zmq.LINGER, 0)
+    router.setsockopt(zmq.IPV6, int("[" in bind))
     router.bind(bind)
     return router
 
@@ -260,5 +261,6 @@ def _open_state(context: zmq.Context[zmq.Socket[bytes]], bind: str) -> zmq.Socke
     state = context.socket(zmq.PUB)
     state.setsockopt(zmq.SNDHWM, STATE_MARK)
     state.setsockopt(zmq.LINGER, 0)
+    state.setsockopt(zmq.IPV6, int("[" in bind))
     state.bind(bind)
     return state

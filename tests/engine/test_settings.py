@@ -9,6 +9,7 @@ from turing_engine.settings import (
     EngineSettings,
     advertised,
     default_state_bind,
+    is_exposed,
     parse_size,
     read_config,
 )
@@ -66,6 +67,22 @@ def test_the_state_socket_is_beside_the_request_socket(bind: str, state: str) ->
 )
 def test_gateways_are_told_where_the_state_socket_is(state: str, bind: str, told: str) -> None:
     assert advertised(state, bind) == told
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "exposed"),
+    [
+        ("ipc:///run/e0", False),
+        ("tcp://127.0.0.1:5555", False),
+        ("tcp://localhost:5555", False),
+        ("tcp://[::1]:5555", False),
+        ("tcp://0.0.0.0:5555", True),
+        ("tcp://[::]:5555", True),
+        ("tcp://10.0.0.7:5555", True),
+    ],
+)
+def test_who_can_reach_an_address(endpoint: str, exposed: bool) -> None:
+    assert is_exposed(endpoint) is exposed
 
 
 def test_prefill_chunks() -> None:
