@@ -1,0 +1,4 @@
+#define TURING_ISA portable
+#include "simd/vec_portable.h"
+
+#include "simd/table.inl"
