@@ -7,12 +7,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from turing_engine.models.layers import (
+    AnyLinear,
     Attend,
     DecoderLayer,
     FeedForward,
-    Linear,
     RMSNorm,
     SelfAttention,
+    make_linear,
 )
 from turing_engine.models.spec import DecoderSpec, Rope
 from turing_engine.models.weights import Weights
@@ -29,7 +30,7 @@ class Decoder:
         embedding: Tensor,
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
-        head: Linear,
+        head: AnyLinear,
     ) -> None:
         self.spec = spec
         self._embedding = embedding
@@ -56,7 +57,7 @@ class Decoder:
         local_rotary = self._rotary(self._local_rope, positions)
         for index, (layer, window) in enumerate(zip(self._layers, self.spec.windows, strict=True)):
             x = layer(x, index, local_rotary if window else rotary, attend)
-        return self._logits(x[rows])
+        return self._logits(x[rows]) if len(rows) else x.new_empty(0, self.spec.vocab_size)
 
     def _frequencies(self, rope: Rope) -> Tensor:
         frequencies = ref.rope_frequencies(self.spec.head_dim, rope.theta, rope.divisors)
@@ -82,7 +83,7 @@ def load_decoder(weights: Weights, dtype: torch.dtype, device: torch.device) -> 
         embedding=embedding,
         layers=[loader.layer(f"layers.{index}") for index in range(spec.layers)],
         norm=loader.norm("norm"),
-        head=Linear(embedding if spec.tied_head else loader.matrix("head")),
+        head=make_linear(embedding if spec.tied_head else loader.matrix("head")),
     )
 
 
@@ -102,12 +103,12 @@ class _Loader:
         weight = self._weights.tensor(f"{name}.weight").to(self._device, torch.float32)
         return RMSNorm(weight + self._spec.norm_offset, self._spec.norm_eps)
 
-    def linear(self, *names: str, bias: bool) -> Linear:
+    def linear(self, *names: str, bias: bool) -> AnyLinear:
         weight = torch.cat([self.matrix(name) for name in names])
         if not bias:
-            return Linear(weight)
+            return make_linear(weight)
         biases = torch.cat([self._weights.tensor(f"{name}.bias") for name in names])
-        return Linear(weight, biases.to(self._device, self._dtype))
+        return make_linear(weight, biases.to(self._device, self._dtype))
 
     def layer(self, prefix: str) -> DecoderLayer:
         return DecoderLayer(

@@ -81,7 +81,8 @@ def draw_filtered(
     what is left reaches it, at least one.
     """
     vocab = logits.shape[-1]
-    count = min(vocab, max(NUCLEUS_GUESS, *_bounded(top_k, vocab)))
+    bounds = [k for k in top_k.tolist() if k < vocab]
+    count = min(vocab, max([NUCLEUS_GUESS, *bounds]))
     ids, kept, enough = _nucleus(logits, weights, top_k, top_p, count)
     tokens = _draw_by_id(ids, kept, uniforms)
     short = (~enough).nonzero()[:, 0]
@@ -90,11 +91,6 @@ def draw_filtered(
         ids, kept, _ = _nucleus(*rows, vocab)
         tokens[short] = _draw_by_id(ids, kept, uniforms[short])
     return tokens
-
-
-def _bounded(top_k: Tensor, vocab: int) -> list[int]:
-    """Return the values of ``top_k`` that limit anything."""
-    return [k for k in top_k.tolist() if k < vocab]
 
 
 def _nucleus(
