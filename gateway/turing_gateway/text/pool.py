@@ -26,7 +26,7 @@ class TextPool:
         self,
         threads: int = 2,
         *,
-        max_size: int = 16 << 20,
+        max_size: int = 4 << 20,
         max_waiting: int = 256,
         seconds: float = 30.0,
     ) -> None:

@@ -24,7 +24,7 @@ from turing_protocol.errors import Code, TuringError
 Json = dict[str, Any]
 Mark = Callable[[str], str]
 
-MAX_CHARS: Final = 16 << 20
+MAX_CHARS: Final = 8 << 20
 MAX_SECONDS: Final = 10.0
 
 _ROLES = ("system", "user", "assistant", "tool", "developer", "function")

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.vocabularies import byte_level, model_info, sentencepiece, token_id
@@ -62,7 +62,6 @@ IDS = st.lists(st.integers(0, 450).filter(lambda token: token != END), max_size=
 STOPS = st.lists(st.sampled_from(["a", "the", "ab", "\n", "é", " t"]), max_size=2, unique=True)
 
 
-@settings(deadline=None)
 @given(IDS, STOPS, st.data())
 def test_how_tokens_are_grouped_changes_nothing(
     ids: list[int], stops: list[str], data: st.DataObject
@@ -78,7 +77,6 @@ def test_how_tokens_are_grouped_changes_nothing(
     assert [i for d in deltas(grouped) for i in d.ids] == [i for d in deltas(alone) for i in d.ids]
 
 
-@settings(deadline=None)
 @given(IDS, STOPS)
 def test_every_token_is_in_exactly_one_delta(ids: list[int], stops: list[str]) -> None:
     events, stream = run(
@@ -94,7 +92,6 @@ def test_every_token_is_in_exactly_one_delta(ids: list[int], stops: list[str]) -
         assert joined.replace("\ufffd", "") == shown
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_no_token_comes_before_all_of_its_text_is_shown(text: str) -> None:
     events, _ = run([[token] for token in ids_of(text)], sampling=Sampling(logprobs=0))

@@ -115,6 +115,22 @@ def test_bytes_of_single_tokens() -> None:
     assert ours.token_bytes(4000) == b""
 
 
+@pytest.mark.parametrize(("scheme", "strips"), [("first", True), ("never", False)])
+def test_a_metaspace_decoder_strips_the_space_that_it_put_there(scheme: str, strips: bool) -> None:
+    step = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False}
+    ours = Tokenizer(spec(sentencepiece(), decoder=step), model_info())
+    assert ours.strips_space is strips
+    assert ours.token_bytes(token_id(ORACLES["sentencepiece"], "▁the")) == b" the"
+
+
+def test_pieces_that_only_look_like_bytes_are_text() -> None:
+    model = {"type": "BPE", "vocab": {"<0xZZ>": 0, "▁日": 1}, "merges": []}
+    pieces = Tokenizer(spec(sentencepiece(), model=model, added_tokens=[]), model_info())
+    assert pieces.token_bytes(0) == b"<0xZZ>"
+    bytes_ = Tokenizer(spec(byte_level(), model=model), model_info())
+    assert bytes_.token_bytes(1) == "▁日".encode()
+
+
 def test_truncation_saved_in_the_file_is_not_applied() -> None:
     oracle = byte_level()
     oracle.enable_truncation(4)
