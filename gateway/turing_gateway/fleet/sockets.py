@@ -45,6 +45,8 @@ RECONNECT_MOST_MS = 1000
 CONNECT_TIMEOUT_MS = 2000
 _WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
+Reader = Callable[[zmq.asyncio.Socket], Coroutine[Any, Any, None]]
+
 log = logging.getLogger(__name__)
 
 
@@ -183,15 +185,15 @@ class Connection:
         monitor = dealer.get_monitor_socket(_WATCHED)
         self._sockets.append(monitor)
         dealer.connect(self.view.endpoint)
-        self._read(self._read_monitor(monitor))
-        self._read(self._read_dealer(dealer))
+        self._read(monitor, self._read_monitor)
+        self._read(dealer, self._read_dealer)
 
     def _subscribe(self, named: str) -> None:
         sub = self._socket(zmq.SUB)
         sub.set(zmq.RCVHWM, STATE_MARK)
         sub.set(zmq.SUBSCRIBE, STATS_TOPIC)
         sub.connect(state_endpoint(self.view.endpoint, named))
-        self._read(self._read_state(sub))
+        self._read(sub, self._read_state)
 
     def _socket(self, kind: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)
@@ -233,8 +235,8 @@ class Connection:
         if pending is not None:
             pending.settle(answer)
 
-    def _read(self, reader: Coroutine[Any, Any, None]) -> None:
-        self._readers.append(self._spawn(self._guard(reader)))
+    def _read(self, socket: zmq.asyncio.Socket, reader: Reader) -> None:
+        self._readers.append(self._spawn(self._guard(socket, reader)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -242,9 +244,9 @@ class Connection:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _guard(self, reader: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, socket: zmq.asyncio.Socket, reader: Reader) -> None:
         try:
-            await reader
+            await reader(socket)
         except TuringError as error:
             self._lose(error.message)
         except zmq.ZMQError as error:
