@@ -84,11 +84,11 @@ def test_stats_are_published_while_loading_and_hello_waits_for_the_model(tmp_pat
 
 
 def test_stats_tell_the_age_of_a_running_step(tmp_path: Path) -> None:
-    with LiveEngine(tmp_path, "scripted:delay_ms=450").load() as engine:
+    with LiveEngine(tmp_path, "scripted:delay_ms=1500").load() as engine:
         listener = Listener(engine.state_endpoint)
         with Peer(engine.endpoint) as peer:
             peer.greet()
-            peer.send(make_submit(1, max_tokens=3))
+            peer.send(make_submit(1, max_tokens=1))
             ages = [listener.next().step_age_ms]
             while not (len(ages) > 1 and 0 < ages[-2] < ages[-1]):
                 ages.append(listener.next().step_age_ms)
