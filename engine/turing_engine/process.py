@@ -42,6 +42,7 @@ class EngineProcess:
         self._events: queue.SimpleQueue[int | Exit | Exception] = queue.SimpleQueue()
         self._core: EngineCore | None = None
         self._parent = os.getppid()
+        self._stopping = False
         self._deadline = float("inf")
 
     def run(self) -> int:
@@ -92,7 +93,7 @@ class EngineProcess:
 
     def _stop(self, number: int) -> None:
         """Drain at the first signal; leave at the second, or when there is nothing to drain."""
-        if self._deadline < float("inf"):
+        if self._stopping:
             self._log.warning("stopped by a second signal")
             self._leave(128 + number)
         if self._core is None:
@@ -104,11 +105,12 @@ class EngineProcess:
     def _drain(self, core: EngineCore, seconds: float) -> None:
         self._log.info("stopping", seconds=seconds)
         core.drain(seconds)
+        self._stopping = True
         self._deadline = time.monotonic() + seconds + OVERTIME_SECONDS
 
     def _watch(self) -> None:
         orphaned = self._settings.exit_with_parent and os.getppid() != self._parent
-        if orphaned and self._deadline == float("inf"):
+        if orphaned and not self._stopping:
             self._log.warning("the parent process is gone")
             if self._core is None:
                 self._leave(Exit.OK)
