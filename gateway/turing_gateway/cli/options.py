@@ -1,13 +1,13 @@
 """One table of the settings of ``turing``: where each comes from and which process it goes to."""
 
-import difflib
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
+
+from turing_gateway.configfile import use_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,7 +111,7 @@ def with_settings(settings: Iterable[Setting]) -> Callable[[F], F]:
             show_envvar=True,
             is_eager=True,
             expose_value=False,
-            callback=_read_config,
+            callback=use_config,
             help="TOML file with any of these settings; flags and variables win over it.",
         )(command)
 
@@ -148,22 +148,3 @@ def _within(setting: Setting) -> Callable[[click.Context, click.Parameter, Any],
         return value
 
     return check
-
-
-def _read_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    if path is None:
-        return
-    try:
-        values = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Misuse(f"cannot read --config {path}: {error}") from None
-    known = [p.name for p in context.command.params if p.name and p.expose_value]
-    defaults: dict[str, Any] = {}
-    for name, value in values.items():
-        key = name.replace("-", "_")
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise Misuse(f"unknown setting {name!r} in {path}{hint}")
-        defaults[key] = value
-    context.default_map = defaults

@@ -15,8 +15,6 @@ from turing_gateway.cli.options import SETTINGS, environment, with_settings
 from turing_gateway.cli.programs import engine_programs, gateway_program
 from turing_gateway.launch import StartFailed, Supervisor, supervise
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 @click.command()
 @with_settings(SETTINGS)
@@ -29,8 +27,6 @@ def serve(context: click.Context, /, **params: Any) -> None:
     began = time.monotonic()
     host, port = params["host"], params["port"]
     require_free(host, port)
-    if host not in LOOPBACK and not params["api_key"]:
-        click.echo(f"Warning: {host} is open to the network without --api-key", err=True)
     server = Server(address(host, port), params["api_key"])
     with tempfile.TemporaryDirectory(prefix="turing-") as folder:
         engines = engine_programs(params, folder, params["replicas"])
@@ -79,7 +75,8 @@ def require_free(host: str, port: int) -> None:
 def greeting(server: Server, seconds: float, *, key: bool) -> str:
     """Return the ready line and a command that works as it stands."""
     model = server.models()[0]
-    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    messages = [{"role": "user", "content": "Hello!"}]
+    body = {"model": model, "messages": messages, "max_tokens": 64}
     auth = ' -H "Authorization: Bearer $TURING_API_KEY"' if key else ""
     return (
         f"Turing Engine is ready at {server.url} with {model} after {seconds:.1f} s. Try:\n"

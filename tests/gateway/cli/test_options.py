@@ -72,11 +72,10 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str)
     assert message in result.output
 
 
-def test_a_missing_file_is_one_line() -> None:
+def test_a_missing_file_is_named() -> None:
     result = run("--config", "nowhere.toml")
     assert result.exit_code == 2
-    assert result.output.count("\n") == 1
-    assert "nowhere.toml" in result.output
+    assert "cannot read --config nowhere.toml: " in result.output
 
 
 @pytest.mark.parametrize(
