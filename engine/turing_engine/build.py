@@ -3,9 +3,9 @@
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable
 from pathlib import Path
 
+import structlog
 from msgspec.structs import replace
 
 from turing_engine.admit import Gatekeeper
@@ -14,19 +14,15 @@ from turing_engine.core import EngineCore, Identity
 from turing_engine.locate import Located, locate
 from turing_engine.plan.scheduler import Scheduler, SchedulerConfig
 from turing_engine.run.executor import Executor
+from turing_engine.run.native import EXACT
 from turing_engine.run.runner import RUNNERS, Runner, RunnerSpec
 from turing_engine.run.scripted import PREFIX, scripted_files, scripted_info
 from turing_engine.settings import EngineSettings, advertised
 from turing_engine.wire import Wire
+from turing_kernels import native
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import MAJOR, MINOR, Limits, ModelInfo, Welcome
 from turing_protocol.prefix import PAGE
-
-Serves = Callable[[Located, str], bool]
-"""Whether a runner can serve a model on a device, ``cpu`` or ``cuda``."""
-
-AUTO: tuple[tuple[str, Serves], ...] = (("torch", lambda located, device: True),)
-"""What ``--runner auto`` chooses from; the first that serves the model is taken."""
 
 
 def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
@@ -77,8 +73,24 @@ def _model(settings: EngineSettings) -> tuple[str, str, Assets]:
         raise _bad(f"--runner scripted runs only --model {PREFIX}", "runner")
     located = locate(reference, hf_home=settings.hf_home)
     if name == "auto":
-        name = next(name for name, serves in AUTO if serves(located, settings.device))
+        name = _choose(located, settings)
     return name, str(located.path), load_assets(located)
+
+
+def _choose(located: Located, settings: EngineSettings) -> str:
+    """Return the fastest runner that can serve the model; what speaks against it is logged."""
+    if settings.device != "cpu":
+        return "torch"
+    if settings.dtype not in EXACT:
+        reason: str | None = f"it has no dtype {settings.dtype}"
+    else:
+        reason = native.unsupported(str(located.path))
+    if reason is None:
+        return "native"
+    structlog.get_logger("build").warning(
+        "serving with torch instead of the native runner", reason=reason
+    )
+    return "torch"
 
 
 def _context(settings: EngineSettings, info: ModelInfo) -> int:

@@ -11,7 +11,10 @@ from msgspec.structs import replace
 from engine.rig import Clock, StillWire
 from turing_engine.build import build, process_memory
 from turing_engine.core import EngineCore
+from turing_engine.run.runner import RUNNERS
+from turing_engine.run.scripted import ScriptedRunner
 from turing_engine.settings import EngineSettings
+from turing_kernels import native
 from turing_protocol.errors import TuringError
 from turing_protocol.messages import Welcome
 
@@ -73,6 +76,37 @@ def test_the_default_model_is_found_and_served(wire: StillWire) -> None:
     assert welcome.model.name == "SmolLM2-135M-Instruct"
     assert welcome.model.kv_bytes_per_token > 0
     assert welcome.limits.pages_total == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "objection", "chosen"),
+    [
+        ({}, None, "native"),
+        ({"dtype": "float32"}, None, "native"),
+        ({}, "not built", "torch"),
+        ({"dtype": "bfloat16"}, None, "torch"),
+        ({"device": "cuda"}, None, "torch"),
+    ],
+)
+def test_the_native_runner_is_taken_where_it_can_serve(
+    monkeypatch: pytest.MonkeyPatch,
+    wire: StillWire,
+    changes: dict[str, object],
+    objection: str | None,
+    chosen: str,
+) -> None:
+    asked: list[str] = []
+
+    def get(name: str) -> type[ScriptedRunner]:
+        asked.append(name)
+        return ScriptedRunner
+
+    monkeypatch.setattr(native, "unsupported", lambda path: objection)
+    monkeypatch.setattr(RUNNERS, "get", get)
+    settings = EngineSettings(name="e", device="cpu", pages=10)
+    with pytest.raises(TuringError, match="scripted model"):
+        build(replace(settings, **changes), wire, 5)
+    assert asked == [chosen]
 
 
 def test_an_unknown_runner_is_named(wire: StillWire, tmp_path: Path) -> None:
