@@ -8,12 +8,15 @@ from starlette.types import ASGIApp, Message, Scope
 
 
 class Connection:
-    """A request whose client sends ``body`` in the given pieces and stays until ``leave``."""
+    """A request whose client sends the pieces of ``body`` and stays until ``leave``.
+
+    Without pieces its body never ends.
+    """
 
     def __init__(
         self,
         path: str,
-        body: Iterable[bytes] = (),
+        body: Iterable[bytes] = (b"",),
         *,
         method: str = "POST",
         headers: Iterable[tuple[str, str]] = (),

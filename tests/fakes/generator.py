@@ -23,8 +23,8 @@ Script = Callable[[Call], Iterable[Event]]
 
 def begin(choice: int = 0, **fields: Any) -> Begin:
     """Return the first event of a choice with a prompt of five tokens, two of them cached."""
-    given = {"prompt_tokens": 5, "cached_tokens": 2, "engine": "e0"} | fields
-    return Begin(choice=choice, **given)
+    given: dict[str, Any] = {"prompt_tokens": 5, "cached_tokens": 2, "engine": "e0"}
+    return Begin(choice=choice, **(given | fields))
 
 
 def finish(choice: int = 0, reason: str = "stop", output: int = 3, **fields: Any) -> Finish:
@@ -105,7 +105,7 @@ def fails(code: Code, message: str = "no", **fields: Any) -> Script:
 
 def make_view(**fields: Any) -> EngineView:
     """Return the view of an engine that is up and idle."""
-    given = {
+    given: dict[str, Any] = {
         "endpoint": "tcp://e0:5555",
         "state": LinkState.READY,
         "name": "e0",

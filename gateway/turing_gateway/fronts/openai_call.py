@@ -73,8 +73,9 @@ def refuse_unserved(body: SamplingBody) -> None:
     _refuse_set(body, DECODE_UNSERVED)
 
 
-def refuse_tools(body: ChatBody) -> None:
-    """Raise ``Code.UNSUPPORTED`` when the answer might have to be a tool call."""
+def refuse_chat_options(body: ChatBody) -> None:
+    """Raise ``Code.UNSUPPORTED`` for an echo, and when the answer might have to be a tool call."""
+    _refuse_set(body, ("echo",))
     if body.tools and body.tool_choice != "none":
         param = "tools" if body.tool_choice in (None, "auto") else "tool_choice"
         raise _unsupported(param, "this server does not make tool calls")

@@ -21,7 +21,7 @@ from turing_gateway.call import (
 )
 from turing_gateway.fronts.base import Services, read_controls
 from turing_gateway.fronts.collect import Answer, Usage, collect, first_event
-from turing_gateway.fronts.openai_call import chat_call, refuse_tools, refuse_unserved
+from turing_gateway.fronts.openai_call import chat_call, refuse_chat_options, refuse_unserved
 from turing_gateway.fronts.openai_reply import (
     NULL,
     Chunks,
@@ -61,7 +61,7 @@ class OpenAIChat:
         body = await read_json(request, ChatBody)
         call = chat_call(services, body, controls, request_id(request))
         refuse_unserved(body)
-        refuse_tools(body)
+        refuse_chat_options(body)
         prompt = await services.generator.render(call) if body.return_token_ids else None
         events = services.run(call)
         first = await first_event(request.receive, events)

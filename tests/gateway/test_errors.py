@@ -1,0 +1,58 @@
+"""Codes as HTTP."""
+
+import json
+
+import pytest
+
+from turing_gateway.errors import envelope, error_response, retry_headers, status_of
+from turing_protocol.errors import Code, TuringError
+from turing_protocol.lanes import Lane
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_has_a_status_and_a_whole_envelope(code: Code) -> None:
+    response = error_response(TuringError(code, "words", param="field"))
+    assert response.status_code == status_of(code) >= 400
+    error = json.loads(bytes(response.body))["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"] == "words"
+    assert error["param"] == "field"
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_an_unknown_model_is_blamed_on_the_field_model() -> None:
+    error = json.loads(envelope(TuringError(Code.MODEL_NOT_FOUND, "no such model")))["error"]
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+
+
+def test_an_invalid_field_has_no_code_but_names_the_field() -> None:
+    error = json.loads(envelope(TuringError(Code.INVALID, "bad", param="n")))["error"]
+    assert error == {
+        "message": "bad",
+        "type": "invalid_request_error",
+        "param": "n",
+        "code": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("retry_ms", "seconds", "exact"), [(0, "2", "2000"), (1, "1", "1"), (2001, "3", "2001")]
+)
+def test_waits_are_whole_seconds_rounded_up_beside_exact_milliseconds(
+    retry_ms: int, seconds: str, exact: str
+) -> None:
+    headers = retry_headers(TuringError(Code.OVERLOADED, "full", retry_ms=retry_ms))
+    assert headers == {"retry-after": seconds, "retry-after-ms": exact}
+
+
+def test_only_shed_background_work_is_not_to_be_retried() -> None:
+    shed = TuringError(Code.SHED, "shed")
+    assert retry_headers(shed, Lane.BACKGROUND)["x-should-retry"] == "false"
+    assert "x-should-retry" not in retry_headers(shed, Lane.BATCH)
+    assert "x-should-retry" not in retry_headers(
+        TuringError(Code.NO_ENGINE, "none"), Lane.BACKGROUND
+    )
+
+
+def test_other_failures_say_nothing_of_retries() -> None:
+    assert retry_headers(TuringError(Code.INVALID, "bad", retry_ms=5)) == {}

@@ -1,0 +1,69 @@
+"""``X-Turing-*`` headers, in and out."""
+
+import pytest
+from starlette.datastructures import Headers
+
+from fakes.generator import begin
+from turing_gateway.headers import Controls, effective_headers, read_headers
+from turing_protocol.errors import Code, TuringError
+from turing_protocol.lanes import Lane
+from turing_protocol.sampling import Knobs
+
+
+def test_nothing_is_set_without_headers() -> None:
+    assert read_headers(Headers()) == Controls()
+    assert Controls().knobs == Knobs(sparsity=None, svd_kv=None, draft_tokens=None)
+
+
+def test_every_header_is_read_whatever_its_case() -> None:
+    given = {
+        "X-TURING-LANE": " Batch ",
+        "x-turing-sparsity": "0.57",
+        "x-turing-svd-kv": "0",
+        "x-turing-draft-tokens": "8",
+        "x-turing-tenant-id": "sql.v2",
+    }
+    assert read_headers(Headers(given)) == Controls(Lane.BATCH, Knobs(0.57, 0, 8), "sql.v2")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("X-Turing-Lane", "express"),
+        ("X-Turing-Lane", ""),
+        ("X-Turing-Sparsity", "0.76"),
+        ("X-Turing-Sparsity", "-0.1"),
+        ("X-Turing-Sparsity", "nan"),
+        ("X-Turing-Sparsity", "1e-1"),
+        ("X-Turing-Sparsity", ""),
+        ("X-Turing-SVD-KV", "2"),
+        ("X-Turing-SVD-KV", "true"),
+        ("X-Turing-SVD-KV", "0.5"),
+        ("X-Turing-Draft-Tokens", "-1"),
+        ("X-Turing-Draft-Tokens", "65"),
+        ("X-Turing-Draft-Tokens", "٣"),
+        ("X-Turing-Tenant-ID", ""),
+        ("X-Turing-Tenant-ID", "../../etc"),
+        ("X-Turing-Tenant-ID", "/etc/passwd"),
+        ("X-Turing-Tenant-ID", "a%2f..%2fb"),
+        ("X-Turing-Tenant-ID", "a\x00b"),
+        ("X-Turing-Tenant-ID", "a" * 129),
+    ],
+)
+def test_a_malformed_header_is_named(name: str, value: str) -> None:
+    with pytest.raises(TuringError) as caught:
+        read_headers({name: value})
+    assert caught.value.code is Code.INVALID
+    assert caught.value.param == name
+
+
+def test_the_answer_tells_what_the_engine_applied() -> None:
+    applied = begin(sparsity=0.5, svd_kv=1, draft_tokens=4, kv_utilization=0.25, queue_depth=3)
+    assert effective_headers(Lane.BACKGROUND, applied) == {
+        "X-Turing-Lane": "background",
+        "X-Turing-Sparsity": "0.5",
+        "X-Turing-SVD-KV": "1",
+        "X-Turing-Draft-Tokens": "4",
+        "X-Turing-KV-Utilization": "0.2500",
+        "X-Turing-Queue-Depth": "3",
+    }
