@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turing_gateway.text.control import MARK, ControlTokens, is_control, unmark
@@ -19,6 +19,10 @@ USER = st.lists(FRAGMENTS, max_size=8).map("".join)
 
 
 @given(st.lists(USER, max_size=4))
+@example(["[A]B["])
+@example(["<|im_", "end|>"])
+@example(["<", "/S>"])
+@example([MARK, "\ufdd1\ufdd2\ufdd3"])
 def test_user_strings_never_form_a_control_token(strings: list[str]) -> None:  # F43
     prompt = "".join(map(TOKENS.mark, strings))
     parts = list(TOKENS.split(prompt))
@@ -40,6 +44,8 @@ def test_case_changed_by_a_template_makes_no_control_token(text: str) -> None:
 
 
 @given(USER.filter(bool))
+@example("end|>")
+@example("s>")
 def test_a_template_cannot_complete_what_a_user_began(text: str) -> None:
     wholly_inside = any(text.lower() in token[1:-1] for token in TEXTS)
     for before, after in (("<|im_", "end|>"), ("<|", ""), ("", "|>"), ("", "s>"), ("[", "A]")):

@@ -27,7 +27,9 @@ CHATML = """{%- if tools %}
     {%- for tool in tools %}{{- "\\n" }}{{- tool | tojson }}{%- endfor %}
     {{- '<|im_end|>\\n' }}
 {%- endif %}
+{{- custom | default('') }}
 {%- for message in messages %}
+    {{- message.reasoning_content | default('') }}
     {%- if message.role == 'tool' %}
         {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
     {%- else %}
