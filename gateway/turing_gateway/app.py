@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turing_gateway.drain import Drain
-from turing_gateway.errors import error_response
+from turing_gateway.errors import refuse
 from turing_gateway.fronts import FRONTS, GENERATING
 from turing_gateway.fronts.base import Generator, Services, Views
 from turing_gateway.http import Handler
@@ -94,8 +94,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = request.url.path
     if error.status_code == 405:
         words = f"{request.method} is not allowed on {path}"
-        response = error_response(TuringError(Code.METHOD_NOT_ALLOWED, words))
+        response = refuse(request.scope, TuringError(Code.METHOD_NOT_ALLOWED, words))
     else:
-        response = error_response(TuringError(Code.NOT_FOUND, f"there is no {path}"))
+        response = refuse(request.scope, TuringError(Code.NOT_FOUND, f"there is no {path}"))
     response.headers.update(error.headers or {})
     return response

@@ -72,6 +72,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     format: Constraint | None = None
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
+    clamp: bool = False
+    """Cut ``max_tokens`` to what fits, where it would be refused otherwise."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     include_stop: bool = False
@@ -86,6 +88,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     salt: str = ""
     """What isolates this caller's prefix cache (tenant and ``cache_salt``)."""
+    session: str = ""
+    """A conversation whose calls should meet at one engine; empty: equal prompt beginnings do."""
 
 
 class TokenInfo(msgspec.Struct, frozen=True, gc=False):

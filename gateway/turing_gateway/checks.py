@@ -6,6 +6,7 @@ from turing_gateway.call import Call
 from turing_gateway.headers import DRAFT_TOKENS, SPARSITY, SVD_KV
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import Limits
+from turing_protocol.prefix import PAGE
 
 KV_FORMATS = {0: "plain", 1: "int8"}
 """``X-Turing-SVD-KV`` → format of the KV pages."""
@@ -14,9 +15,11 @@ KV_FORMATS = {0: "plain", 1: "int8"}
 def output_limit(call: Call, prompt: Sequence[int], context: int) -> int:
     """Return the ``max_tokens`` to run with: as asked, or what is left of ``context``.
 
-    What does not fit is ``CONTEXT_TOO_LONG``, never cut.
+    What does not fit is ``CONTEXT_TOO_LONG``; it is only cut when ``call.clamp`` says so.
     """
     asked = call.max_tokens
+    if call.clamp:
+        return _clamped(asked, len(prompt), context)
     if len(prompt) + (1 if asked is None else asked) <= context:
         return context - len(prompt) if asked is None else asked
     words = f"the prompt has {len(prompt)} tokens"
@@ -27,6 +30,25 @@ def output_limit(call: Call, prompt: Sequence[int], context: int) -> int:
         f"{words}; this model's maximum context length is {context} tokens",
         param="messages" if call.prompt is None else "prompt",
     )
+
+
+def capacity(call: Call, limits: Limits) -> int:
+    """Return the tokens, prompt and output, that an engine with ``limits`` has for ``call``.
+
+    What is clamped is clamped to the KV memory too: a refusal for that would be one for ever.
+    """
+    if call.clamp:
+        return min(limits.context, limits.pages_total * PAGE)
+    return limits.context
+
+
+def _clamped(asked: int | None, prompt: int, context: int) -> int:
+    longest = context if asked == 0 else context - 1
+    if prompt > longest:
+        # Clients that compact a conversation read both numbers out of this wording (Anthropic's).
+        words = f"prompt is too long: {prompt} tokens > {longest} maximum"
+        raise TuringError(Code.CONTEXT_TOO_LONG, words, param="messages")
+    return context - prompt if asked is None else min(asked, context - prompt)
 
 
 def unsupported(call: Call, limits: Limits) -> TuringError | None:

@@ -1,9 +1,11 @@
-"""Error codes as HTTP: status, OpenAI's error envelope, and the headers that tell when to retry."""
+"""Error codes as HTTP: status, the body each API has for them, and when to retry."""
 
 import math
+from collections.abc import Callable
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Scope
 
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
@@ -37,6 +39,21 @@ _HTTP: dict[Code, tuple[int, str, str | None]] = {
     Code.VERSION: (500, "server_error", "version_mismatch"),
 }
 
+_ANTHROPIC = {
+    400: _INVALID,
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: _INVALID,
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: _OVERLOADED,
+}
+
+Shape = Callable[[TuringError, str], tuple[int, bytes]]
+"""Status and JSON body of an error of the request with the given id."""
+
 
 def status_of(code: Code) -> int:
     """Return the HTTP status of ``code``."""
@@ -66,11 +83,48 @@ def retry_headers(error: TuringError, lane: Lane | None = None) -> dict[str, str
     return headers
 
 
-def error_response(error: TuringError, lane: Lane | None = None) -> Response:
-    """Return ``error`` as a JSON response in OpenAI's shape."""
-    return Response(
-        envelope(error),
-        status_of(error.code),
-        retry_headers(error, lane),
-        media_type="application/json",
+def openai_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
+    """Return status and body as OpenAI has them."""
+    return status_of(error.code), envelope(error)
+
+
+def anthropic_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
+    """Return status and body as Anthropic has them: what is overloaded is 529 there, not 503."""
+    status = 529 if status_of(error.code) == 503 else status_of(error.code)
+    what = {"type": _ANTHROPIC.get(status, "api_error"), "message": error.message}
+    body = {"type": "error", "error": what, "request_id": request_id}
+    return status, msgspec.json.encode(body)
+
+
+_SHAPES: dict[str, Shape] = {"/v1/messages": anthropic_error}
+"""The API that a path belongs to, itself or what lies under it; OpenAI's for all others."""
+
+
+def error_response(
+    error: TuringError,
+    lane: Lane | None = None,
+    *,
+    shape: Shape = openai_error,
+    request_id: str = "",
+) -> Response:
+    """Return ``error`` as a JSON response in ``shape``."""
+    status, body = shape(error, request_id)
+    return Response(body, status, retry_headers(error, lane), media_type="application/json")
+
+
+def refuse(scope: Scope, error: TuringError) -> Response:
+    """Return ``error`` as the answer to the request ``scope``, in the shape of its API."""
+    state = scope.get("state", {})
+    return error_response(
+        error,
+        state.get("lane"),
+        shape=_shape(scope["path"]),
+        request_id=state.get("request_id", ""),
     )
+
+
+def _shape(path: str) -> Shape:
+    for root, shape in _SHAPES.items():
+        if path == root or path.startswith(root + "/"):
+            return shape
+    return openai_error

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from turing_gateway.admission import RETRY_MS, Room, decide, mark, pages_needed
 from turing_gateway.call import Call, Event, Failure
-from turing_gateway.checks import output_limit, unsupported
+from turing_gateway.checks import capacity, output_limit, unsupported
 from turing_gateway.choice import RESUME, Choice, Job, Resume, merge
 from turing_gateway.fleet.fleet import Fleet
 from turing_gateway.fleet.picker import Want
@@ -166,7 +166,7 @@ class Generator:
 
 def _sampling(call: Call, ids: Sequence[int], info: ModelInfo, able: Sequence[Limits]) -> Sampling:
     """Return the sampling to run with: ``max_tokens`` and seed filled in, all of it checked."""
-    context = max(limits.context for limits in able)
+    context = max(capacity(call, limits) for limits in able)
     seed = secrets.randbits(63) if call.seed is None else call.seed
     most = output_limit(call, ids, context)
     sampling = replace(call.sampling, max_tokens=most, seed=seed)
@@ -182,9 +182,11 @@ def _want(call: Call, ids: Sequence[int], info: ModelInfo, adapter: str, tokens:
         codec=str(call.knobs.svd_kv),
         tenant=call.salt,
     )
+    # A session stays where its pages are, and sessions that begin alike do not crowd one engine.
+    home = list(call.session.encode()) if call.session else ids
     return Want(
         digest=info.digest,
-        key=prefix.home_key(root, ids),
+        key=prefix.home_key(root, home),
         pages=pages_needed(tokens),
         tokens=tokens,
         adapter=adapter,

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from turing_gateway.errors import error_response
+from turing_gateway.errors import refuse
 from turing_protocol.errors import Code, TuringError
 
 T = TypeVar("T")
@@ -51,18 +51,18 @@ async def read_json(request: Request, kind: type[T]) -> T:
 
 
 def endpoint(handler: Handler) -> Handler:
-    """Return ``handler`` with its failures turned into OpenAI's error envelope."""
+    """Return ``handler`` with its failures turned into error answers of its API."""
 
     @functools.wraps(handler)
     async def run(request: Request) -> Response:
         try:
             return await handler(request)
         except TuringError as error:
-            return error_response(error, getattr(request.state, "lane", None))
+            return refuse(request.scope, error)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED)
         except Exception:
-            return error_response(internal_error(request_id(request)))
+            return refuse(request.scope, internal_error(request_id(request)))
 
     return run
 

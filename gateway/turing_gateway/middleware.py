@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turing_gateway.drain import Drain
-from turing_gateway.errors import error_response
+from turing_gateway.errors import refuse
+from turing_gateway.http import CLIENT_CLOSED
 from turing_protocol.errors import Code, TuringError
 
 Rule = Callable[[Scope, Headers], Response | None]
@@ -49,13 +50,15 @@ class RequestLog:
         given = Headers(scope=scope).get("x-request-id", "")
         identity = given if _ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = identity
-        started, status = time.perf_counter(), 0
+        started, status = time.perf_counter(), CLIENT_CLOSED
 
         async def tag(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = identity
+                headers = MutableHeaders(scope=message)
+                # OpenAI's SDKs read the first, Anthropic's the second.
+                headers["x-request-id"] = headers["request-id"] = identity
             await send(message)
 
         self.drain.enter()
@@ -65,7 +68,9 @@ class RequestLog:
             self.drain.leave()
             took = (time.perf_counter() - started) * 1000
             path = scope["raw_path"].decode("latin-1")
-            _access.info("%s %s %d %.1fms %s", scope["method"], path, status, took, identity)
+            level = logging.DEBUG if scope["path"] in OPEN_PATHS else logging.INFO
+            words = "%s %s %d %.1fms %s"
+            _access.log(level, words, scope["method"], path, status, took, identity)
 
 
 class BodyLimit:
@@ -89,7 +94,7 @@ class BodyLimit:
         body = _Body(receive, self.limit)
         try:
             refused = length.isdecimal() and int(length) > self.limit
-            app = error_response(body.too_large()) if refused else self.app
+            app = refuse(scope, body.too_large()) if refused else self.app
             await app(scope, body.receive, body.sender(send))
         finally:
             body.close()
@@ -160,7 +165,7 @@ def single_framing(scope: Scope, headers: Headers) -> Response | None:
     if not ("content-length" in headers and "transfer-encoding" in headers):
         return None
     words = "Content-Length and Transfer-Encoding must not be sent together"
-    return _closing(TuringError(Code.INVALID, words, param="Transfer-Encoding"))
+    return _closing(scope, TuringError(Code.INVALID, words, param="Transfer-Encoding"))
 
 
 def local_only(scope: Scope, headers: Headers) -> Response | None:
@@ -169,31 +174,33 @@ def local_only(scope: Scope, headers: Headers) -> Response | None:
     The first stops DNS rebinding, the second requests that a page sends across origins. Origins of
     desktop applications (schemes other than http and https) pass.
     """
-    if not is_loopback(_hostname(f"//{headers.get('host', '')}")):
-        return _forbidden("Host")
+    host = headers.get("host")
+    if host is not None and not is_loopback(_hostname(f"//{host}")):
+        return _forbidden(scope, "Host")
     origin = headers.get("origin", "")
     foreign = origin.startswith(("http:", "https:")) and not is_loopback(_hostname(origin))
     if foreign or origin == "null":
-        return _forbidden("Origin")
+        return _forbidden(scope, "Origin")
     return None
 
 
 def bearer(key: str) -> Rule:
     """Return a rule that asks for ``key`` on every path but ``OPEN_PATHS``.
 
-    The key is accepted as ``Authorization: Bearer`` and as ``x-api-key``.
+    The key is accepted as ``Authorization: Bearer`` and as ``x-api-key``; of both, one must be it.
     """
     wanted = key.encode()
 
     def rule(scope: Scope, headers: Headers) -> Response | None:
         if scope["path"] in OPEN_PATHS:
             return None
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        if hmac.compare_digest(given.encode(), wanted):
+        given = _keys(headers)
+        if any(hmac.compare_digest(key.encode(), wanted) for key in given):
             return None
-        words = "the API key is wrong" if given else "send the API key as Authorization: Bearer KEY"
-        response = error_response(TuringError(Code.UNAUTHORIZED, words))
+        words = "send the API key as Authorization: Bearer KEY or as x-api-key"
+        if any(given):
+            words = "the API key is wrong"
+        response = refuse(scope, TuringError(Code.UNAUTHORIZED, words))
         response.headers["www-authenticate"] = "Bearer"
         return response
 
@@ -206,7 +213,7 @@ def not_draining(drain: Drain) -> Rule:
     def rule(scope: Scope, headers: Headers) -> Response | None:
         if not drain.started or scope["method"] in ("GET", "HEAD"):
             return None
-        return _closing(TuringError(Code.DRAINING, "this gateway is shutting down"))
+        return _closing(scope, TuringError(Code.DRAINING, "this gateway is shutting down"))
 
     return rule
 
@@ -221,6 +228,12 @@ def is_loopback(host: str | None) -> bool:
         return host.lower().rstrip(".") in ("localhost", "ip6-localhost")
 
 
+def _keys(headers: Headers) -> tuple[str, str]:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return bearer, headers.get("x-api-key", "")
+
+
 def _hostname(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
@@ -228,12 +241,12 @@ def _hostname(url: str) -> str | None:
         return None
 
 
-def _closing(error: TuringError) -> Response:
-    response = error_response(error)
+def _closing(scope: Scope, error: TuringError) -> Response:
+    response = refuse(scope, error)
     response.headers["connection"] = "close"
     return response
 
 
-def _forbidden(name: str) -> Response:
+def _forbidden(scope: Scope, name: str) -> Response:
     words = f"{name} is not of this machine; bind another address or set an API key to allow it"
-    return error_response(TuringError(Code.FORBIDDEN, words, param=name))
+    return refuse(scope, TuringError(Code.FORBIDDEN, words, param=name))

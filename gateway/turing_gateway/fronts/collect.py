@@ -1,7 +1,7 @@
 """Events of one or several calls, gathered for an answer or merged for a stream."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -20,7 +20,8 @@ from turing_gateway.call import (
     ToolDelta,
 )
 from turing_gateway.fronts.base import Events
-from turing_gateway.http import until_disconnect
+from turing_gateway.http import internal_error, until_disconnect
+from turing_protocol.errors import TuringError
 
 
 class Answer:
@@ -142,6 +143,35 @@ async def collect(first: Begin, events: Events, choices: int) -> tuple[list[Answ
             answers.setdefault(event.choice, Answer()).add(event)
             usage.count(event)
     return [answers[choice] for choice in sorted(answers)], usage
+
+
+async def written(
+    first: Begin,
+    events: Events,
+    write: Callable[[Event], bytes],
+    *,
+    end: Callable[[], bytes],
+    fail: Callable[[TuringError], bytes],
+    request_id: str,
+) -> AsyncGenerator[bytes, None]:
+    """Yield a stream's bytes: ``write`` of every event, then ``end``, or ``fail`` of what failed.
+
+    ``write`` may return nothing for an event, and raises the error of a ``Failure``.
+    """
+    try:
+        async with aclosing(events):
+            if opening := write(first):
+                yield opening
+            async for event in events:
+                if chunk := write(event):
+                    yield chunk
+        tail = end()
+    except TuringError as error:
+        tail = fail(error)
+    except Exception:
+        tail = fail(internal_error(request_id))
+    if tail:
+        yield tail
 
 
 async def fan_out(runs: Sequence[Events], choices: int) -> Events:

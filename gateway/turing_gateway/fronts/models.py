@@ -1,5 +1,6 @@
-"""``GET /v1/models``: what is served."""
+"""``GET /v1/models``: what is served, in entries for OpenAI's and Anthropic's clients at once."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +13,10 @@ from turing_protocol.messages import ModelInfo
 
 
 class Models:
-    """OpenAI's model list; aliases are entries of their own with the real name as ``root``."""
+    """The list of models; aliases are entries of their own with the real name as ``root``.
+
+    Everything is on one page, whatever ``limit`` an Anthropic client asks for.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -31,7 +35,15 @@ class Models:
             for info in self._services.generator.models()
             for name in (info.name, *info.aliases)
         ]
-        return json_response({"object": "list", "data": entries})
+        ids = [entry["id"] for entry in entries]
+        page = {
+            "object": "list",
+            "data": entries,
+            "has_more": False,
+            "first_id": ids[0] if ids else None,
+            "last_id": ids[-1] if ids else None,
+        }
+        return json_response(page)
 
     async def retrieve(self, request: Request) -> Response:
         """Return one entry, or 404."""
@@ -39,6 +51,7 @@ class Models:
         return json_response(self._entry(name, self._services.generator.find(name)))
 
     def _entry(self, name: str, info: ModelInfo) -> dict[str, Any]:
+        context = context_of(self._services.views, info)
         return {
             "id": name,
             "object": "model",
@@ -46,5 +59,11 @@ class Models:
             "owned_by": "turing",
             "root": info.name,
             "parent": None,
-            "max_model_len": context_of(self._services.views, info),
+            "max_model_len": context,
+            "type": "model",
+            "display_name": name,
+            "created_at": datetime.fromtimestamp(int(info.modified), UTC).isoformat(),
+            "lifecycle": "active",
+            "max_input_tokens": context,
+            "max_tokens": context,
         }

@@ -3,7 +3,6 @@
 import codecs
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -11,9 +10,8 @@ import msgspec
 from turing_gateway.call import Begin, Call, Event, TokenInfo
 from turing_gateway.errors import envelope
 from turing_gateway.fronts.base import Events
-from turing_gateway.fronts.collect import Usage
+from turing_gateway.fronts.collect import Usage, written
 from turing_gateway.fronts.openai_types import SamplingBody, StreamOptions
-from turing_gateway.http import internal_error
 from turing_protocol.errors import TuringError
 
 DONE = b"data: [DONE]\n\n"
@@ -107,31 +105,25 @@ def field(name: str, value: Any) -> bytes:
     return f',"{name}":'.encode() + encode(value)
 
 
-async def sse(
+def sse(
     first: Begin,
     events: Events,
     write: Callable[[Event], bytes],
     end: Callable[[], bytes],
     request_id: str,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a stream's bytes: ``write`` of every event, ``end``, and ``[DONE]``.
+    """Return a stream's bytes: ``write`` of every event, ``end``, and ``[DONE]``.
 
-    ``write`` may return nothing for an event, and raises the error of a ``Failure``. A failure
-    becomes an error event, since the status has been sent; no finish reason follows it.
+    A failure becomes an error event, since the status has been sent; no finish reason follows it.
     """
-    try:
-        async with aclosing(events):
-            if opening := write(first):
-                yield opening
-            async for event in events:
-                if chunk := write(event):
-                    yield chunk
-        tail = end()
-    except TuringError as error:
-        tail = error_event(error)
-    except Exception:
-        tail = error_event(internal_error(request_id))
-    yield tail + DONE
+    return written(
+        first,
+        events,
+        write,
+        end=lambda: end() + DONE,
+        fail=lambda error: error_event(error) + DONE,
+        request_id=request_id,
+    )
 
 
 def error_event(error: TuringError) -> bytes:
