@@ -45,8 +45,8 @@ def hello(call: Call) -> list[Event]:
 class FakeGenerator:
     """Replays ``script`` and remembers its calls.
 
-    Text is tokenised as one id per character. ``hang`` makes a run wait for ever after its events;
-    ``closed`` counts the runs that were given up or ended.
+    Text is tokenised as one id per character. ``hang`` makes a run wait after its events until
+    ``release`` is set, and then finish; ``closed`` counts the runs that were given up or ended.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class FakeGenerator:
         self.hang = hang
         self.calls: list[Call] = []
         self.closed = 0
+        self.release = asyncio.Event()
         self._models = list(models)
 
     def models(self) -> list[ModelInfo]:
@@ -85,7 +86,9 @@ class FakeGenerator:
             for event in self.script(call):
                 yield event
             if self.hang:
-                await asyncio.Event().wait()
+                await self.release.wait()
+                for choice in range(call.choices):
+                    yield finish(choice)
         finally:
             self.closed += 1
 
