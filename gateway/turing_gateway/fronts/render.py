@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions/render`` and ``/v1/completions/render``: the ids of a prompt.
+"""``POST …/render`` beside the endpoints that generate from messages: the ids of a prompt.
 
 Two readers: a body without ``model`` (a person with curl) gets the short form, one with ``model``
 (llm-d's router always sends it) the router's, where completions answer with an array.
@@ -12,9 +12,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turing_gateway.call import Call
+from turing_gateway.fronts.anthropic_call import messages_call
+from turing_gateway.fronts.anthropic_types import PromptBody
 from turing_gateway.fronts.base import Services, context_of, read_controls
 from turing_gateway.fronts.openai_call import chat_call, text_calls
-from turing_gateway.fronts.openai_types import ChatBody, SamplingBody, TextBody
+from turing_gateway.fronts.openai_types import ChatBody, TextBody
 from turing_gateway.http import endpoint, json_response, read_json, request_id
 
 
@@ -29,6 +31,7 @@ class Render:
         return [
             Route("/v1/chat/completions/render", endpoint(self.chat), methods=["POST"]),
             Route("/v1/completions/render", endpoint(self.text), methods=["POST"]),
+            Route("/v1/messages/render", endpoint(self.messages), methods=["POST"]),
         ]
 
     async def chat(self, request: Request) -> Response:
@@ -36,39 +39,49 @@ class Render:
         controls = read_controls(request)
         body = await read_json(request, ChatBody)
         call = chat_call(self._services, body, controls, request_id(request))
-        return json_response(await self._one("chatcmpl", body, call))
+        return json_response(await self._one("chatcmpl", body.model, call, body.priority))
 
     async def text(self, request: Request) -> Response:
         """Return an array, one object per prompt; a person's single prompt gets the object."""
         controls = read_controls(request)
         body = await read_json(request, TextBody)
         calls = text_calls(self._services, body, controls, request_id(request))
-        replies = [await self._one("cmpl", body, call) for call in calls]
+        replies = [await self._one("cmpl", body.model, call, body.priority) for call in calls]
         return json_response(replies[0] if body.model is None and len(calls) == 1 else replies)
 
-    async def _one(self, prefix: str, body: SamplingBody, call: Call) -> dict[str, Any]:
+    async def messages(self, request: Request) -> Response:
+        """Return one object; unlike an answer it needs neither ``model`` nor ``max_tokens``."""
+        controls = read_controls(request)
+        body = await read_json(request, PromptBody)
+        call = messages_call(self._services, body, controls, request_id(request))
+        return json_response(await self._one("msg", body.model, call, None))
+
+    async def _one(
+        self, prefix: str, model: str | None, call: Call, priority: int | None
+    ) -> dict[str, Any]:
         ids = await self._services.generator.render(call)
         short: dict[str, Any] = {"tokens": ids, "count": len(ids)}
-        if body.model is None:
+        if model is None:
             return short
         return {
             "request_id": f"{prefix}-{call.request_id}",
-            "model": body.model,
+            "model": model,
             "token_ids": ids,
             **short,
             "features": None,
             "sampling_params": self._sampling(call, len(ids)),
             "stream": call.stream,
-            "cache_salt": body.cache_salt,
-            "priority": body.priority or 0,
+            "cache_salt": call.salt or None,
+            "priority": priority or 0,
         }
 
     def _sampling(self, call: Call, prompt: int) -> dict[str, Any]:
         info = self._services.generator.find(call.model)
         left = max(0, context_of(self._services.views, info) - prompt)
+        asked = left if call.max_tokens is None else call.max_tokens
         return {
             **msgspec.structs.asdict(call.sampling),
-            "max_tokens": left if call.max_tokens is None else call.max_tokens,
+            "max_tokens": min(asked, left) if call.clamp else asked,
             "n": call.choices,
             "stop": call.stop,
             "seed": call.seed,
