@@ -30,7 +30,7 @@ NAME: Final = "libturing_native.dylib" if sys.platform == "darwin" else "libturi
 QUANTIZE: Final = {"none": 0, "w4": 4, "w8": 8}
 
 
-class NativeError(RuntimeError):
+class NativeError(ValueError):
     """What the native library says when it cannot do what it is asked."""
 
 

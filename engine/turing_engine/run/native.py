@@ -69,7 +69,7 @@ class NativeRunner:
         sampling = start.sampling
         self._engine.start(
             start.slot,
-            _native_sampling(sampling),
+            native_sampling(sampling),
             prompt=start.prompt,
             output=start.output,
             banned=start.banned,
@@ -137,7 +137,8 @@ def _flatten(chunks: list[Chunk]) -> "tuple[array[int], ...]":
     return slots, starts, lengths, page_counts, samples, ids, pages
 
 
-def _native_sampling(sampling: Sampling) -> native.Sampling:
+def native_sampling(sampling: Sampling) -> native.Sampling:
+    """Return ``sampling`` in the library's form, without what goes beside it as arrays."""
     return native.Sampling(
         temperature=sampling.temperature,
         top_p=sampling.top_p,

@@ -24,7 +24,7 @@ Decoder::Decoder(const Weights& weights, const Kernels& kernels, const KvCache& 
       kernels_(kernels),
       sampler_(sampler),
       attention_(spec_, kernels, cache, options.threads),
-      kind_(options.activations),
+      kind_(weights.activations()),
       threads_(options.threads),
       width_(static_cast<size_t>(round_up(spec_.hidden, kBlock))),
       projected_(static_cast<size_t>(spec_.heads + 2 * spec_.kv_heads) *
@@ -285,8 +285,11 @@ void Decoder::sample(int index) {
     }
   }
   float* logits = logit_rows_[static_cast<size_t>(index)];
+  const auto vocab = static_cast<size_t>(spec_.vocab_size);
+  if (const float cap = spec_.logit_softcap; logits != nullptr && cap > 0) {
+    for (size_t i = 0; i < vocab; i++) logits[i] = cap * std::tanh(logits[i] / cap);
+  }
   if (wanted_logits_ != nullptr) {
-    const auto vocab = static_cast<size_t>(spec_.vocab_size);
     std::memcpy(wanted_logits_ + static_cast<size_t>(index) * vocab, logits, floats(vocab));
   }
   if (id < 0) return;  // no logit is a number; the choice stays empty

@@ -15,7 +15,6 @@
 namespace turing {
 
 struct DecoderOptions {
-  Activations activations = Activations::Int8;
   int max_rows = 0;
   int max_sampled = 0;
   int threads = 1;

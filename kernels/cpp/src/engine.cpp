@@ -37,10 +37,9 @@ Engine::Engine(const EngineOptions& options)
       slots_(options.slots),
       max_rows_(options.max_rows),
       cache_(weights_.spec(), format_of(options), pages_),
-      sampler_(options.slots, weights_.spec().vocab_size, weights_.spec().logit_softcap),
+      sampler_(options.slots, weights_.spec().vocab_size),
       decoder_(weights_, kernels_, cache_, sampler_,
-               {options.exact ? Activations::Float : Activations::Int8, options.max_rows,
-                std::min(options.slots, options.max_rows), pool_.threads()}) {}
+               {options.max_rows, std::min(options.slots, options.max_rows), pool_.threads()}) {}
 
 void Engine::check_slot(int slot) const {
   if (slot < 0 || slot >= slots_) fail("slot ", slot, " is not from 0 to ", slots_ - 1);

@@ -210,8 +210,8 @@ struct Sampler::Slot {
   }
 };
 
-Sampler::Sampler(int slots, int vocab_size, float softcap)
-    : vocab_size_(vocab_size), softcap_(softcap), slots_(static_cast<size_t>(slots)) {}
+Sampler::Sampler(int slots, int vocab_size)
+    : vocab_size_(vocab_size), slots_(static_cast<size_t>(slots)) {}
 
 Sampler::~Sampler() = default;
 
@@ -241,9 +241,6 @@ Choice Sampler::choose(int slot, int64_t position, int32_t best, float* logits) 
   choice.id = best;
   if (needs_logits(slot)) {
     const std::span<float> all(logits, static_cast<size_t>(vocab_size_));
-    if (softcap_ > 0) {
-      for (float& logit : all) logit = softcap_ * std::tanh(logit / softcap_);
-    }
     std::vector<float> raw;
     if (options.logprobs >= 0) raw.assign(all.begin(), all.end());
     state.adjust(logits);

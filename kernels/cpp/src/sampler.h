@@ -39,7 +39,7 @@ struct Choice {
 
 class Sampler {
  public:
-  Sampler(int slots, int vocab_size, float softcap);
+  Sampler(int slots, int vocab_size);
   ~Sampler();
 
   // Begins (again) to sample for a slot. Penalties count prompt and output.
@@ -57,7 +57,6 @@ class Sampler {
   struct Slot;
 
   int vocab_size_;
-  float softcap_;
   std::vector<std::unique_ptr<Slot>> slots_;
 };
 

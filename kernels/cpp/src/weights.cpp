@@ -7,6 +7,10 @@ namespace turing {
 Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, Quantize quantize, bool exact,
                  Pool& pool)
     : checkpoint_(std::move(checkpoint)), embedding_(&checkpoint_->weight(Part::Embedding)) {
+  const bool floats = stores_floats();
+  if (exact || (floats && quantize == Quantize::None)) activations_ = Activations::Float;
+  // The few float matrices of a quantised file must meet int8 rows too.
+  if (!exact && !floats && quantize == Quantize::None) quantize = Quantize::W8;
   Packer packer(quantize, exact);
   layers_.resize(static_cast<size_t>(spec().layers));
   for (int i = 0; i < spec().layers; i++) collect(packer, *checkpoint_, i);
@@ -14,6 +18,17 @@ Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, Quantize quantize
   packer.add_at_least_w8(spec().tied_head ? *embedding_ : checkpoint_->weight(Part::Head), head_);
   packed_ = packer.pack(pool);
   checkpoint_->drop_resident();
+}
+
+// Whether no matrix of the layers is quantised.
+bool Weights::stores_floats() const {
+  for (int i = 0; i < spec().layers; i++) {
+    for (Part part :
+         {Part::Query, Part::Key, Part::Value, Part::Output, Part::Gate, Part::Up, Part::Down}) {
+      if (info(checkpoint_->weight(part, i).kind).block > 1) return false;
+    }
+  }
+  return true;
 }
 
 void Weights::collect(Packer& packer, const Checkpoint& checkpoint, int index) {

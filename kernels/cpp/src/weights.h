@@ -26,6 +26,8 @@ class Weights {
   // Packs the checkpoint's tensors; throws Error naming the one that is missing or misshapen.
   Weights(std::shared_ptr<const Checkpoint> checkpoint, Quantize quantize, bool exact, Pool& pool);
 
+  // How rows must be represented to meet these weights.
+  Activations activations() const { return activations_; }
   const ModelSpec& spec() const { return checkpoint_->spec(); }
   const std::vector<Layer>& layers() const { return layers_; }
   const Matrix& head() const { return head_; }
@@ -34,12 +36,14 @@ class Weights {
   void embed(int token, float* out) const;
 
  private:
+  bool stores_floats() const;
   void collect(Packer& packer, const Checkpoint& checkpoint, int index);
   const float* vector(const Tensor& tensor, float offset = 0, int paired_head = 0);
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   const Tensor* embedding_;
   std::vector<Layer> layers_;
+  Activations activations_ = Activations::Int8;
   Matrix head_{};
   const float* final_norm_ = nullptr;
   Pages packed_;

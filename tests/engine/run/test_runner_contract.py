@@ -22,8 +22,10 @@ from engine.driving import (
     step,
 )
 from turing_engine.plan.plan import Chunk, Plan, Result, Start
+from turing_engine.run.native import NativeRunner
 from turing_engine.run.runner import Runner, RunnerSpec
 from turing_engine.run.torch_runner import TorchRunner
+from turing_kernels import native
 from turing_protocol.codec import unpack, unpack_floats
 from turing_protocol.errors import TuringError
 from turing_protocol.sampling import Sampling
@@ -48,7 +50,28 @@ def torch_runner(pages: int, kv_bytes: int) -> Runner:
     )
 
 
-RUNNERS: dict[str, Callable[[int, int], Runner]] = {"torch": torch_runner}
+def native_runner(pages: int, kv_bytes: int) -> Runner:
+    """Build the native runner on the same checkpoint, in its default number format."""
+    if (reason := native.unavailable()) is not None:
+        pytest.skip(reason)
+    folder, _ = checkpoint("llama")
+    return NativeRunner(
+        RunnerSpec(
+            model=str(folder),
+            pages=pages,
+            kv_bytes=kv_bytes,
+            max_running=SLOTS,
+            max_step_tokens=2048,
+            context=4096,
+            threads=2,
+        )
+    )
+
+
+RUNNERS: dict[str, Callable[[int, int], Runner]] = {
+    "torch": torch_runner,
+    "native": native_runner,
+}
 
 
 @pytest.fixture(scope="module", params=RUNNERS)
