@@ -45,6 +45,24 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
 
 
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the model may, must or must not call tools.
+
+    ``mode`` is ``auto``, ``none``, ``required`` (at least one call, of any tool) or ``named``
+    (exactly the tool ``name``). The last two are forced by a grammar, as are the arguments of
+    strict tools. ``parallel`` allows more than one call in an answer.
+    """
+
+    mode: str = "auto"
+    name: str = ""
+    parallel: bool = True
+
+    @property
+    def forced(self) -> bool:
+        """Whether the answer has to be a tool call."""
+        return self.mode in ("required", "named")
+
+
 class Template(msgspec.Struct, frozen=True, kw_only=True):
     """How messages become a prompt."""
 
@@ -68,6 +86,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
     tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
     template: Template = Template()
     format: Constraint | None = None
     sampling: Sampling = Sampling()
@@ -83,6 +102,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     lane: Lane = Lane.INTERACTIVE
     adapter: str = ""
     effort: str = ""
+    """How much the model may think: ``none`` … ``max``; empty is the model's own habit."""
+    thinking_tokens: int | None = None
+    """Most tokens of reasoning; ``None`` is what ``effort`` stands for."""
     choices: int = 1
     stream: bool = False
     request_id: str = ""
@@ -133,17 +155,24 @@ class ThinkDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of tool call ``index``; ``id`` and ``name`` come with the first piece only."""
+    """A piece of tool call ``index``; ``id`` and ``name`` come with the first piece only.
+
+    Joined, the ``arguments`` of a call are a JSON object as the model wrote it, unless the answer
+    was cut inside of it.
+    """
 
     choice: int
     index: int
     id: str = ""
     name: str = ""
     arguments: str = ""
+    ids: tuple[int, ...] = ()
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """A choice ended well. ``reason`` is ``stop``, ``length`` or ``tool_calls``.
+
+    It is ``tool_calls`` exactly when there are calls and the last one is complete.
 
     ``stop`` is the stop string that matched, if one did.
     """
