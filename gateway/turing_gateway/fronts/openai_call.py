@@ -30,7 +30,8 @@ from turing_protocol.sampling import Constraint, Sampling
 
 def chat_call(services: Services, body: ChatBody, controls: Controls, request_id: str) -> Call:
     """Return the call that ``body`` asks for; its prompt is what a render endpoint answers."""
-    _refuse_set(body, PROMPT_UNSERVED)
+    # A chat template writes its special tokens itself.
+    _refuse_set(body, (*PROMPT_UNSERVED, "add_special_tokens"))
     _, ref = resolve_model(services.generator, body.model)
     if body.top_logprobs is not None and not body.logprobs:
         raise _invalid("top_logprobs", "needs logprobs: true")
@@ -42,7 +43,6 @@ def chat_call(services: Services, body: ChatBody, controls: Controls, request_id
         tools=_tools(body),
         template=_template(body),
         effort=body.reasoning_effort or ref.effort,
-        add_special_tokens=body.add_special_tokens or False,
         max_tokens=max_tokens,
         sampling=_sampling(body, logprobs),
         **_shared(body, controls, request_id),

@@ -25,7 +25,6 @@ def test_defaults_are_openai_s() -> None:
     assert made.sampling == Sampling(temperature=1.0, top_p=1.0, logprobs=-1)
     assert (made.max_tokens, made.seed, made.choices, made.stream) == (None, None, 1, False)
     assert made.template == Template()
-    assert not made.add_special_tokens
 
 
 def test_every_sampling_field_arrives() -> None:

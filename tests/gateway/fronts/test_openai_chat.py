@@ -275,6 +275,7 @@ UNSERVED: list[tuple[str, Any]] = [
     ("truncate_prompt_tokens", -1),
     ("tools", [{"type": "function", "function": {"name": "f"}}]),
     ("echo", True),
+    ("add_special_tokens", True),
 ]
 
 
@@ -299,6 +300,7 @@ def test_what_is_not_served_is_refused_by_name(name: str, value: Any) -> None:
         ("modalities", ["text"]),
         ("use_beam_search", False),
         ("echo", False),
+        ("add_special_tokens", False),
         ("chat_template", None),
         ("response_format", {"type": "text"}),
         ("user", "u"),
