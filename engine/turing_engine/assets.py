@@ -42,7 +42,8 @@ class Assets(NamedTuple):
 
     ``tokenizer.json``; ``chat_template``, empty when the model has none; ``special_tokens``, JSON
     of bos_token, eos_token, unk_token and pad_token texts or null; ``generation_config``, JSON of
-    ``eos_ids`` and of the sampling ``defaults`` that the model's authors recommend.
+    ``eos_ids`` and of the sampling ``defaults`` that the model's authors recommend; ``metadata``,
+    JSON of single facts under GGUF's names.
     """
 
     info: ModelInfo
@@ -87,6 +88,7 @@ def _from_gguf(located: Located) -> Assets:
         "chat_template": str(metadata.get("tokenizer.chat_template", "")).encode(),
         "special_tokens": msgspec.json.encode(_gguf_specials(metadata)),
         "generation_config": msgspec.json.encode({"eos_ids": eos_ids, "defaults": {}}),
+        "metadata": msgspec.json.encode(_gguf_facts(metadata)),
     }
     stat = located.path.stat()
     info = ModelInfo(
@@ -105,6 +107,7 @@ def _from_gguf(located: Located) -> Assets:
         modified=stat.st_mtime,
         aliases=located.aliases,
         embedding_length=shape.embedding,
+        format="gguf",
     )
     return Assets(info, files)
 
@@ -139,6 +142,13 @@ def _gguf_specials(metadata: Mapping[str, Any]) -> dict[str, str | None]:
     return {key: None if index is None else tokens[index] for key, index in ids.items()}
 
 
+def _gguf_facts(metadata: Mapping[str, Any]) -> Json:
+    """Return what of the metadata is a single value; the template is a file of its own."""
+    plain = {k: v for k, v in metadata.items() if isinstance(v, str | int | float)}
+    plain.pop("tokenizer.chat_template", None)
+    return plain
+
+
 def _gguf_quantization(file: GgufFile) -> str:
     stated = _FILE_TYPES.get(file.metadata.get("general.file_type", -1))
     return stated or _most_common((t.kind, t.nbytes) for t in file.tensors.values())
@@ -162,6 +172,7 @@ def _from_folder(located: Located) -> Assets:
         "chat_template": _folder_template(path, settings).encode(),
         "special_tokens": msgspec.json.encode(specials),
         "generation_config": msgspec.json.encode({"eos_ids": eos_ids, "defaults": defaults}),
+        "metadata": msgspec.json.encode(_folder_facts(config.get("text_config", config))),
     }
     bos_id = ids.get(specials["bos_token"] or "")
     add_bos = bos_id is not None and _folder_adds_bos(settings, tokenizer, specials["bos_token"])
@@ -192,6 +203,7 @@ def _folder_info(
         modified=max(stat.st_mtime for stat in stats),
         aliases=located.aliases,
         embedding_length=shape.embedding,
+        format="safetensors",
     )
 
 
@@ -208,6 +220,17 @@ def _folder_shape(config: Mapping[str, Any]) -> _Shape:
         kv_heads=(kv_heads,) * layers,
         head_dim=_number(config, "head_dim", embedding // heads),
     )
+
+
+def _folder_facts(config: Mapping[str, Any]) -> Json:
+    shape = _folder_shape(config)
+    facts = {
+        "block_count": shape.layers,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads[0],
+        "attention.key_length": shape.head_dim,
+    }
+    return {f"{shape.architecture}.{key}": value for key, value in facts.items()}
 
 
 def _read_tokenizer(path: Path) -> Json:

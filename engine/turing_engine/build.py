@@ -41,6 +41,7 @@ def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
         pages_total=runner.pages,
         max_running=settings.max_batch_size,
         max_waiting=settings.max_waiting,
+        device=settings.device,
     )
     memory = process_memory if settings.device == "cpu" else unknown_memory
     welcome = Welcome(

@@ -93,6 +93,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     clamp: bool = False
     """Cut ``max_tokens`` to what fits, where it would be refused otherwise."""
+    context: int | None = None
+    """Longest prompt + output in tokens, where it is to be less than the engine could take."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     include_stop: bool = False

@@ -37,9 +37,8 @@ def capacity(call: Call, limits: Limits) -> int:
 
     What is clamped is clamped to the KV memory too: a refusal for that would be one for ever.
     """
-    if call.clamp:
-        return min(limits.context, limits.pages_total * PAGE)
-    return limits.context
+    longest = limits.context if call.context is None else min(limits.context, call.context)
+    return min(longest, limits.pages_total * PAGE) if call.clamp else longest
 
 
 def _clamped(asked: int | None, prompt: int, context: int) -> int:

@@ -96,7 +96,12 @@ def anthropic_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
     return status, msgspec.json.encode(body)
 
 
-_SHAPES: dict[str, Shape] = {"/v1/messages": anthropic_error}
+def ollama_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
+    """Return status and body as Ollama has them: one sentence."""
+    return status_of(error.code), msgspec.json.encode({"error": error.message})
+
+
+_SHAPES: dict[str, Shape] = {"/v1/messages": anthropic_error, "/api": ollama_error}
 """The API that a path belongs to, itself or what lies under it; OpenAI's for all others."""
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -60,6 +60,10 @@ class Generator:
     async def render(self, call: Call) -> list[int]:
         """Return the prompt ids that ``run`` would submit."""
         return await self._render(call, await self._text(self.find(call.model)))
+
+    async def files(self, model: str) -> Mapping[str, bytes]:
+        """Return the files that an engine serves with ``model``."""
+        return (await self._fleet.assets(self.find(model))).files
 
     async def tokenize(self, model: str, text: str, *, add_special: bool) -> list[int]:
         """Return the ids of raw text, as a raw prompt gets them."""

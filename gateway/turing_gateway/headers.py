@@ -15,6 +15,7 @@ SPARSITY = "X-Turing-Sparsity"
 SVD_KV = "X-Turing-SVD-KV"
 DRAFT_TOKENS = "X-Turing-Draft-Tokens"
 TENANT = "X-Turing-Tenant-ID"
+STRICT = "X-Turing-Strict"
 
 MAX_SPARSITY = 0.75
 MAX_DRAFT_TOKENS = 64
@@ -30,6 +31,8 @@ class Controls(msgspec.Struct, frozen=True):
     lane: Lane = Lane.INTERACTIVE
     knobs: Knobs = Knobs()
     adapter: str = ""
+    strict: bool = False
+    """Refuse what would only be noted in the answer: controls without effect, changed input."""
 
 
 def read_headers(headers: Mapping[str, str]) -> Controls:
@@ -43,6 +46,7 @@ def read_headers(headers: Mapping[str, str]) -> Controls:
             draft_tokens=_integer(DRAFT_TOKENS, headers.get(DRAFT_TOKENS), MAX_DRAFT_TOKENS),
         ),
         adapter=_adapter(headers.get(TENANT)),
+        strict=_integer(STRICT, headers.get(STRICT), 1) == 1,
     )
 
 

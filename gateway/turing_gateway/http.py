@@ -40,6 +40,8 @@ async def read_json(request: Request, kind: type[T]) -> T:
     the interpreter lock, so a thread would not free the event loop: the body limit bounds the time.
     """
     body = await request.body()
+    if not body:
+        raise TuringError(Code.INVALID, "missing request body")
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -48,6 +50,14 @@ async def read_json(request: Request, kind: type[T]) -> T:
         raise TuringError(Code.INVALID, f"the body is not valid JSON: {error}") from None
     except RecursionError:
         raise TuringError(Code.INVALID, "the body is nested too deeply") from None
+
+
+def convert(value: Any, kind: type[T], path: str) -> T:
+    """Return the part of a decoded body at ``path`` as a ``kind``; errors as ``read_json``."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), path) from None
 
 
 def endpoint(handler: Handler) -> Handler:
@@ -162,10 +172,11 @@ async def _unless(stop: Awaitable[None], work: Awaitable[T]) -> T:
         await asyncio.gather(stopping, working, return_exceptions=True)
 
 
-def _invalid(text: str) -> TuringError:
+def _invalid(text: str, root: str = "") -> TuringError:
     found = _WHERE.fullmatch(text)
     what = found["what"] if found else text
     path = _INDEX.sub(r".\1", found["path"]).removesuffix("[...]") if found else ""
+    path = f"{root}.{path}".strip(".")
     missing = _MISSING.fullmatch(what)
     if missing:
         path = f"{path}.{missing['field']}" if path else missing["field"]

@@ -14,7 +14,7 @@ from turing_protocol.lanes import Lane
 from turing_protocol.sampling import Constraint, Knobs, Sampling
 
 MAJOR = 1
-MINOR = 0
+MINOR = 1
 
 
 class State(enum.IntEnum):
@@ -57,6 +57,8 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     """Unix time of the weight file."""
     aliases: tuple[str, ...] = ()
     embedding_length: int = 0
+    format: str = ""
+    """Kind of the weight files: ``gguf`` or ``safetensors``; empty before wire 1.1."""
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):
@@ -75,6 +77,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     max_draft_tokens: int = 0
     constraints: tuple[str, ...] = ()
     """Kinds of ``Constraint`` that can be compiled here."""
+    device: str = "cpu"
+    """Where weights and pages are: ``cpu`` or ``cuda``."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -1,13 +1,13 @@
 """A Generator that replays given events, for tests of what is done with them."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from fakes.wire import LIMITS, MODEL, make_stats
+from fakes.wire import ASSETS, LIMITS, MODEL, make_stats
 from turing_gateway.app import build_app
 from turing_gateway.call import Begin, Call, Event, Failure, Finish, TextDelta
 from turing_gateway.drain import Drain
@@ -91,6 +91,10 @@ class FakeGenerator:
                     yield finish(choice)
         finally:
             self.closed += 1
+
+    async def files(self, model: str) -> Mapping[str, bytes]:
+        """Return those of the scripted model."""
+        return ASSETS
 
     async def tokenize(self, model: str, text: str, *, add_special: bool) -> list[int]:
         """Return one id per character, behind a 1 with special tokens."""

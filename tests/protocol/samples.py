@@ -71,6 +71,7 @@ MODEL = ModelInfo(
     modified=1731628800.5,
     aliases=("smol",),
     embedding_length=576,
+    format="gguf",
 )
 LIMITS = Limits(
     context=4096,
@@ -83,6 +84,7 @@ LIMITS = Limits(
     default_sparsity=0.25,
     max_draft_tokens=8,
     constraints=("json_schema", "regex"),
+    device="cuda",
 )
 SAMPLING = Sampling(
     max_tokens=64,

@@ -190,6 +190,7 @@ def scripted_info(reference: str) -> ModelInfo:
         quantization="none",
         kv_bytes_per_token=KV_BYTES,
         modified=0.0,
+        format="scripted",
     )
 
 
@@ -201,6 +202,7 @@ def scripted_files() -> dict[str, bytes]:
         "chat_template": _TEMPLATE.encode(),
         "special_tokens": msgspec.json.encode(special),
         "generation_config": msgspec.json.encode({"eos_ids": (EOS,), "defaults": {}}),
+        "metadata": b"{}",
     }
 
 

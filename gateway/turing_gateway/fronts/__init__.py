@@ -6,12 +6,15 @@ from turing_protocol.registry import Registry
 FRONTS: Registry[Front] = Registry("fronts")
 """Every front by name; each is made with one ``Services``."""
 
-GENERATING = frozenset({"anthropic", "openai_chat", "openai_text"})
+GENERATING = frozenset({"anthropic", "ollama", "openai_chat", "openai_text"})
 """Fronts that need an engine; a render-only gateway leaves them out."""
 
 FRONTS.add_path("anthropic", "turing_gateway.fronts.anthropic:Anthropic")
 FRONTS.add_path("health", "turing_gateway.fronts.health:Health")
 FRONTS.add_path("models", "turing_gateway.fronts.models:Models")
+FRONTS.add_path("ollama", "turing_gateway.fronts.ollama:Ollama")
+FRONTS.add_path("ollama_manage", "turing_gateway.fronts.ollama_manage:OllamaManage")
+FRONTS.add_path("ollama_models", "turing_gateway.fronts.ollama_models:OllamaModels")
 FRONTS.add_path("openai_chat", "turing_gateway.fronts.openai_chat:OpenAIChat")
 FRONTS.add_path("openai_text", "turing_gateway.fronts.openai_text:OpenAIText")
 FRONTS.add_path("render", "turing_gateway.fronts.render:Render")

@@ -1,6 +1,6 @@
 """What every API front is given, and the small steps they share."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,9 @@ class Generator(Protocol):
 
         The first event is a ``Begin``, or the ``Failure`` of the call.
         """
+
+    async def files(self, model: str) -> Mapping[str, bytes]:
+        """Return the files that engines serve with a model: tokenizer, template, metadata."""
 
     async def tokenize(self, model: str, text: str, *, add_special: bool) -> list[int]:
         """Return the ids of ``text``."""

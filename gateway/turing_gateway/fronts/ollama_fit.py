@@ -33,9 +33,7 @@ async def fit_tools(generator: Generator, call: Call, context: int, notes: Notes
     return bare
 
 
-async def _against_tools(
-    generator: Generator, call: Call, bare: Call, context: int
-) -> str | None:
+async def _against_tools(generator: Generator, call: Call, bare: Call, context: int) -> str | None:
     try:
         taken = len(await generator.render(call)) - len(await generator.render(bare))
     except TuringError as error:
@@ -50,7 +48,7 @@ async def _against_tools(
 async def drop_old_turns(
     generator: Generator, call: Call, context: int, notes: Notes
 ) -> Call | None:
-    """Return ``call`` from the earliest user's turn on that fits ``context``; ``None`` if none does.
+    """Return ``call`` from the earliest turn of the user on that fits ``context``, or ``None``.
 
     System messages stay. One token is left for the answer.
     """
@@ -67,8 +65,6 @@ async def drop_old_turns(
     if low == len(cuts):
         return None
     kept = _from(messages, cuts[low])
-    if len(kept) == len(messages):
-        return None
     dropped = len(messages) - len(kept)
     notes.add("messages", f"the oldest {dropped} were dropped to fit {context} tokens of context")
     return replace(call, messages=kept)
