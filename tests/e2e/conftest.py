@@ -26,5 +26,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="session")
 def smollm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server of the default model in full precision."""
-    with serving(tmp_path_factory.mktemp("smollm"), "--runner", "torch") as served:
+    with serving(
+        tmp_path_factory.mktemp("smollm"), "--runner", "torch", "--threads", "1"
+    ) as served:
         yield served

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -118,6 +119,7 @@ def as_answer(model: str, text: str, finish: Finish) -> str:
 @contextmanager
 def answering(environ: dict[str, str], params: dict[str, Any]) -> Iterator[Source]:
     """Yield who answers; what goes wrong is one line and exit code 1."""
+    logging.getLogger("turing_gateway").setLevel(logging.ERROR)  # links that come and go
     try:
         if params["url"]:
             yield Remote(Server(params["url"], params["api_key"]), params["model"])
