@@ -202,3 +202,19 @@ class Loop:
     def finish(self, now: float = 0.0) -> int:
         """Run until nothing is left; return the number of steps."""
         return self.until(lambda: not self.scheduler.has_work, now)
+
+
+def sizes(plan: Plan) -> list[int]:
+    """Return the tokens of each chunk."""
+    return [len(chunk.ids) for chunk in plan.chunks]
+
+
+def slots(plan: Plan) -> list[int]:
+    """Return the slot of each chunk."""
+    return [chunk.slot for chunk in plan.chunks]
+
+
+def decoding(loop: Loop, *requests: Sequence) -> None:
+    """Add requests and run their prompts to the end."""
+    loop.add(*requests)
+    loop.until(lambda: all(request.remaining == 1 for request in requests))
