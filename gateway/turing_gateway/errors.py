@@ -97,8 +97,10 @@ def anthropic_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
 
 
 def ollama_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
-    """Return status and body as Ollama has them: one sentence."""
-    return status_of(error.code), msgspec.json.encode({"error": error.message})
+    """Return status and body as Ollama has them: one sentence, in which the field is named."""
+    named = error.param is None or error.param in error.message
+    words = error.message if named else f"{error.param}: {error.message}"
+    return status_of(error.code), msgspec.json.encode({"error": words})
 
 
 _SHAPES: dict[str, Shape] = {"/v1/messages": anthropic_error, "/api": ollama_error}

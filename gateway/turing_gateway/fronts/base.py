@@ -131,6 +131,12 @@ def resolve_model(generator: Generator, name: str | None) -> tuple[ModelInfo, Mo
         return generator.find(ref.name), ref
 
 
+def serving(views: Views, info: ModelInfo) -> list[View]:
+    """Return the engines, up or not, that serve this very model."""
+    wanted = (info.name, info.digest)
+    return [v for v in views() if v.info and (v.info.name, v.info.digest) == wanted]
+
+
 def context_of(views: Views, info: ModelInfo) -> int:
     """Return the longest prompt + output in tokens that some engine with this model takes."""
     known = [v.limits.context for v in views() if v.limits and v.info and v.info.name == info.name]

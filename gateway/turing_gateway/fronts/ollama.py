@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turing_gateway.call import Begin, Call
-from turing_gateway.fronts.base import Events, Services, context_of, read_controls
+from turing_gateway.fronts.base import Events, Services, context_of, read_controls, serving
 from turing_gateway.fronts.collect import first_event, written
 from turing_gateway.fronts.ollama_call import Notes, chat_call, generate_call, unloads
 from turing_gateway.fronts.ollama_fit import drop_old_turns, fit_tools
@@ -77,7 +77,7 @@ class Ollama:
 
     def _load(self, info: ModelInfo, shape: Shape, unload: bool) -> Response:
         # The models are fixed: they are loaded as long as their engine runs.
-        if not any(view.ready for view in self._services.views() if view.info == info):
+        if not any(view.ready for view in serving(self._services.views, info)):
             raise TuringError(Code.NO_ENGINE, f"no engine is ready for {info.name}")
         reason = "unload" if unload else "load"
         return json_response(shape.object(done=True) | {"done_reason": reason})

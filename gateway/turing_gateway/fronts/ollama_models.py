@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from turing_gateway.fronts.base import Services, View, context_of
+from turing_gateway.fronts.base import Services, View, context_of, serving
 from turing_gateway.fronts.ollama_names import find_model, tagged
 from turing_gateway.fronts.ollama_reply import moment
 from turing_gateway.fronts.ollama_types import ModelBody
@@ -66,7 +66,7 @@ class OllamaModels:
         models = [
             self._running(info, views)
             for info in self._services.generator.models()
-            if (views := self._alive(info))
+            if (views := [view for view in serving(self._services.views, info) if view.alive])
         ]
         return json_response({"models": models})
 
@@ -92,9 +92,6 @@ class OllamaModels:
         if "general.license" in metadata:
             reply["license"] = metadata["general.license"]
         return json_response(reply)
-
-    def _alive(self, info: ModelInfo) -> list[View]:
-        return [view for view in self._services.views() if view.alive and view.info == info]
 
     def _running(self, info: ModelInfo, views: Sequence[View]) -> dict[str, Any]:
         sizes = [(_memory(info, view), view.limits) for view in views]

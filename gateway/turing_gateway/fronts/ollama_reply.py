@@ -19,6 +19,7 @@ from turing_gateway.call import (
     ToolCall,
     ToolDelta,
 )
+from turing_gateway.errors import ollama_error
 from turing_gateway.fronts.base import Events
 from turing_gateway.fronts.collect import Answer
 from turing_gateway.fronts.openai_reply import LOWEST, token_text
@@ -47,7 +48,7 @@ def line(reply: Any) -> bytes:
 
 def error_line(error: TuringError) -> bytes:
     """Return ``error`` as the last line of a stream whose status has been sent."""
-    return line({"error": error.message})
+    return ollama_error(error, "")[1] + b"\n"
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +135,7 @@ class Stream:
                 return self._flush() + (self._line(text, tokens=tokens) if shown else b"")
             case ThinkDelta(_, text, ids):
                 self._ids += ids
-                return self._flush() + self._line(thinking=text)
+                return self._flush() + (self._line(thinking=text) if text else b"")
             case ToolDelta():
                 done = self._flush() if event.name else b""
                 self._calls.add(event)
