@@ -89,6 +89,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: ToolChoice = ToolChoice()
     template: Template = Template()
     format: Constraint | None = None
+    format_field: str = "response_format"
+    """The field of the request that ``format`` was read from; refusals name it."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     clamp: bool = False

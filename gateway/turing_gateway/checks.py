@@ -19,7 +19,7 @@ def output_limit(call: Call, prompt: Sequence[int], context: int) -> int:
     """
     asked = call.max_tokens
     if call.clamp:
-        return _clamped(asked, len(prompt), context)
+        return _clamped(call, len(prompt), context)
     if len(prompt) + (1 if asked is None else asked) <= context:
         return context - len(prompt) if asked is None else asked
     words = f"the prompt has {len(prompt)} tokens"
@@ -28,7 +28,7 @@ def output_limit(call: Call, prompt: Sequence[int], context: int) -> int:
     raise TuringError(
         Code.CONTEXT_TOO_LONG,
         f"{words}; this model's maximum context length is {context} tokens",
-        param="messages" if call.prompt is None else "prompt",
+        param=_prompt_field(call),
     )
 
 
@@ -41,13 +41,18 @@ def capacity(call: Call, limits: Limits) -> int:
     return min(longest, limits.pages_total * PAGE) if call.clamp else longest
 
 
-def _clamped(asked: int | None, prompt: int, context: int) -> int:
+def _clamped(call: Call, prompt: int, context: int) -> int:
+    asked = call.max_tokens
     longest = context if asked == 0 else context - 1
     if prompt > longest:
         # Clients that compact a conversation read both numbers out of this wording (Anthropic's).
         words = f"prompt is too long: {prompt} tokens > {longest} maximum"
-        raise TuringError(Code.CONTEXT_TOO_LONG, words, param="messages")
+        raise TuringError(Code.CONTEXT_TOO_LONG, words, param=_prompt_field(call))
     return context - prompt if asked is None else min(asked, context - prompt)
+
+
+def _prompt_field(call: Call) -> str:
+    return "messages" if call.prompt is None else "prompt"
 
 
 def unsupported(call: Call, limits: Limits) -> TuringError | None:
@@ -61,7 +66,7 @@ def unsupported(call: Call, limits: Limits) -> TuringError | None:
     if (knobs.draft_tokens or 0) > limits.max_draft_tokens:
         return _refuse(DRAFT_TOKENS, f"at most {limits.max_draft_tokens} here")
     if call.format is not None and call.format.kind not in limits.constraints:
-        return _refuse("response_format", f"{call.format.kind} is not available here")
+        return _refuse(call.format_field, f"{call.format.kind} is not available here")
     return None
 
 

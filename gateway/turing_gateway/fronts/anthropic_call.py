@@ -5,13 +5,16 @@ from itertools import groupby
 
 import msgspec
 
-from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall
+from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall, ToolChoice
 from turing_gateway.fronts.anthropic_types import (
     AnyChoice,
+    AutoChoice,
     Block,
     DisabledThinking,
     DocumentBlock,
+    EnabledThinking,
     ImageBlock,
+    NamedChoice,
     NoChoice,
     PromptBody,
     RedactedThinkingBlock,
@@ -19,7 +22,6 @@ from turing_gateway.fronts.anthropic_types import (
     ThinkingBlock,
     ToolAddition,
     ToolBody,
-    ToolChoice,
     ToolDefinition,
     ToolRemoval,
     ToolResultBlock,
@@ -65,9 +67,12 @@ def messages_call(
         model=ref.name,
         messages=messages,
         tools=_tools(body),
+        tool_choice=_choice(body),
         template=Template(add_generation_prompt=not going_on, continue_final_message=going_on),
         effort=_effort(body, ref.effort),
+        thinking_tokens=_budget(body),
         format=_format(body),
+        format_field="output_config.format",
         sampling=_sampling(body),
         max_tokens=body.max_tokens,
         clamp=True,
@@ -86,7 +91,7 @@ def refuse_unserved(body: PromptBody) -> None:
     if body.mcp_servers:
         raise _unsupported("mcp_servers", "this server does not call MCP servers")
     if body.tools and not isinstance(body.tool_choice, NoChoice):
-        forced = isinstance(body.tool_choice, AnyChoice | ToolChoice)
+        forced = isinstance(body.tool_choice, AnyChoice | NamedChoice)
         param = "tool_choice" if forced else "tools"
         raise _unsupported(param, "this server does not make tool calls")
 
@@ -236,10 +241,24 @@ def _tool(body: ToolBody, path: str) -> Tool:
 
 def _check_choice(body: PromptBody, declared: dict[str, Tool]) -> None:
     choice = body.tool_choice
-    if isinstance(choice, AnyChoice | ToolChoice) and not declared:
+    if isinstance(choice, AnyChoice | NamedChoice) and not declared:
         raise _invalid("tool_choice", "needs tools")
-    if isinstance(choice, ToolChoice):
+    if isinstance(choice, NamedChoice):
         _declared(declared, choice.name, "tool_choice.name")
+
+
+def _choice(body: PromptBody) -> ToolChoice:
+    match body.tool_choice:
+        case NoChoice():
+            return ToolChoice(mode="none")
+        case NamedChoice(name, single):
+            return ToolChoice(mode="named", name=name, parallel=not single)
+        case AnyChoice(single):
+            return ToolChoice(mode="required", parallel=not single)
+        case AutoChoice(single):
+            return ToolChoice(parallel=not single)
+        case None:
+            return ToolChoice()
 
 
 def _declared(declared: dict[str, Tool], name: str, path: str) -> Tool:
@@ -262,6 +281,11 @@ def _effort(body: PromptBody, named: str) -> str:
         return named or "none"
     asked = body.output_config.effort if body.output_config else None
     return asked or named or _DEFAULT_EFFORT
+
+
+def _budget(body: PromptBody) -> int | None:
+    thinking = body.thinking
+    return thinking.budget_tokens if isinstance(thinking, EnabledThinking) else None
 
 
 def _format(body: PromptBody) -> Constraint | None:

@@ -118,15 +118,20 @@ class Turn(Struct, kw_only=True):
 class AutoChoice(Struct, tag_field="type", tag="auto"):
     """The model decides."""
 
+    disable_parallel_tool_use: bool | None = None
+
 
 class AnyChoice(Struct, tag_field="type", tag="any"):
     """Some tool must be called."""
 
+    disable_parallel_tool_use: bool | None = None
 
-class ToolChoice(Struct, tag_field="type", tag="tool"):
+
+class NamedChoice(Struct, tag_field="type", tag="tool"):
     """The named tool must be called."""
 
     name: str
+    disable_parallel_tool_use: bool | None = None
 
 
 class NoChoice(Struct, tag_field="type", tag="none"):
@@ -134,7 +139,7 @@ class NoChoice(Struct, tag_field="type", tag="none"):
 
 
 class EnabledThinking(Struct, tag_field="type", tag="enabled"):
-    """Think; how long is up to the model, so the budget is checked and has no effect."""
+    """Think, at most ``budget_tokens`` tokens."""
 
     budget_tokens: Annotated[int, Meta(ge=1024)]
     display: Literal["summarized", "omitted"] | None = None
@@ -175,7 +180,7 @@ class PromptBody(Struct, kw_only=True):
     max_tokens: Natural | None = None
     system: str | list[TextBlock] | None = None
     tools: list[ToolBody] | None = None
-    tool_choice: AutoChoice | AnyChoice | ToolChoice | NoChoice | None = None
+    tool_choice: AutoChoice | AnyChoice | NamedChoice | NoChoice | None = None
     thinking: (
         EnabledThinking | AdaptiveThinking | BetweenToolsThinking | DisabledThinking | None
     ) = None
