@@ -22,6 +22,9 @@ Ints = NDArray[np.int64]
 SPLIT_PAGES = 32
 """Padding of decodes, in pages, that is tolerated whatever its share."""
 
+GROUP_PAGES = 2048
+"""Most pages that one group of decodes reads, padding included; bounds the buffers."""
+
 
 class Span(NamedTuple):
     """``length`` tokens of one sequence from position ``start`` on, and the sequence's pages."""
@@ -126,32 +129,36 @@ class PagedAttention:
         device: torch.device,
     ) -> Group:
         members = spans[cut]
-        firsts = [max(0, span.start + 1 - window) // PAGE if window else 0 for span in members]
-        width = max(span.pages_used - first for span, first in zip(members, firsts, strict=True))
-        table = np.zeros((len(members), width), np.int64)
-        for row, (span, first) in enumerate(zip(members, firsts, strict=True)):
-            pages = span.pages[first : span.pages_used]
-            table[row, : len(pages)] = pages
-        blocks = table[:, None, :] * self._kv_heads + np.arange(self._kv_heads)[:, None]
         length = members[0].length
         starts = np.array([span.start for span in members])
+        firsts = np.maximum(0, starts + 1 - window) // PAGE if window else np.zeros_like(starts)
+        table = _page_table(members, firsts.tolist())
+        blocks = table[:, None, :] * self._kv_heads + np.arange(self._kv_heads)[:, None]
+        mask = _mask(starts, firsts * PAGE, length, table.shape[1] * PAGE, window, dtype)
         before = sum(span.length for span in spans[: cut.start])
         return Group(
             first=before,
             last=before + len(members) * length,
             length=length,
             blocks=torch.from_numpy(blocks.ravel()).to(device),
-            mask=_mask(starts, np.array(firsts) * PAGE, length, width * PAGE, window, dtype).to(
-                device
-            ),
+            mask=mask.to(device),
         )
+
+
+def _page_table(spans: Sequence[Span], firsts: Sequence[int]) -> Ints:
+    """Return the pages from ``firsts[i]`` on that span ``i`` uses, padded with page 0."""
+    parts = [span.pages[first : span.pages_used] for span, first in zip(spans, firsts, strict=True)]
+    table = np.zeros((len(parts), max(map(len, parts))), np.int64)
+    for row, pages in enumerate(parts):
+        table[row, : len(pages)] = pages
+    return table
 
 
 def _cut(spans: Sequence[Span]) -> list[slice]:
     """Return the groups as slices of ``spans``: each chunk alone, all decodes together.
 
     Decodes are split, longest first, only where padding the short ones to the longest would more
-    than double what is read.
+    than double what is read, or where the group would outgrow ``GROUP_PAGES``.
     """
     chunks = sum(span.length > 1 for span in spans)
     cuts = [slice(index, index + 1) for index in range(chunks)]
@@ -163,6 +170,7 @@ def _cut(spans: Sequence[Span]) -> list[slice]:
         stop = len(spans)
         if padding > max(SPLIT_PAGES, sum(rest)):
             stop = start + sum(2 * size >= rest[0] for size in rest)
+        stop = min(stop, start + max(1, GROUP_PAGES // rest[0]))
         cuts.append(slice(start, stop))
         start = stop
     return cuts

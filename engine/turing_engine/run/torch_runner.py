@@ -15,7 +15,7 @@ from turing_engine.models.spec import DecoderSpec
 from turing_engine.models.weights import open_weights
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled
 from turing_engine.run.batch import Batch, build_batch, check_chunks
-from turing_engine.run.runner import RunnerSpec
+from turing_engine.run.runner import DeviceError, RunnerSpec
 from turing_engine.run.sampler import Sampler
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.prefix import PAGE
@@ -64,19 +64,22 @@ class TorchRunner:
             self._sampler.stop(slot)
         for start in plan.starts:
             self._sampler.start(start)
-        rows = [Sampled([]) for _ in chunks]
-        if chunks:
-            batch = build_batch(chunks, self._device)
-            logits = self._forward(batch)
-            for index, sampled in zip(
-                batch.sampled, self._sample(logits, batch, chunks), strict=True
-            ):
-                rows[index] = sampled
-        return Result(plan.step, rows)
+        try:
+            return Result(plan.step, self._compute(chunks) if chunks else [])
+        except torch.AcceleratorError as error:
+            raise DeviceError(str(error).partition("\n")[0]) from error
 
     def close(self) -> None:
         """Free weights and pages; nothing may be called afterwards."""
         del self._decoder, self._attention, self._sampler
+
+    def _compute(self, chunks: Sequence[Chunk]) -> list[Sampled]:
+        batch = build_batch(chunks, self._device)
+        sampled = self._sample(self._forward(batch), batch, chunks)
+        rows = [Sampled([]) for _ in chunks]
+        for index, row in zip(batch.sampled, sampled, strict=True):
+            rows[index] = row
+        return rows
 
     def _forward(self, batch: Batch) -> Tensor:
         """Return the logits ``[len(batch.rows), vocab]``."""

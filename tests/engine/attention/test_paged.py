@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turing_engine.attention.paged import PagedAttention, Span
+from turing_engine.attention.paged import GROUP_PAGES, PagedAttention, Span
 from turing_engine.kv.codec import KVSpec
 from turing_engine.kv.plain import PlainPages
 from turing_kernels import ref
@@ -107,6 +107,15 @@ def test_very_uneven_decodes_are_split_to_bound_the_padding() -> None:
     torch.testing.assert_close(
         sequences.attend(0, parts), sequences.expected(0, parts), atol=1e-5, rtol=1e-4
     )
+
+
+def test_a_group_of_decodes_is_bounded() -> None:
+    attention = Sequences([1], 1).attention
+    spans = [Span(64 * 100, 1, range(101))] * 50
+    meta = attention.prepare(spans, torch.float32, CPU)
+    sizes = [group.mask.shape[0] for group in meta.groups[0]]
+    assert sizes == [20, 20, 10]
+    assert max(sizes) * 101 <= GROUP_PAGES
 
 
 def test_even_decodes_are_one_group_and_a_window_reads_only_its_pages() -> None:
