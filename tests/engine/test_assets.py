@@ -79,7 +79,7 @@ def test_facts_of_the_default_model() -> None:
     assert info.name == "SmolLM2-135M-Instruct"
     assert info.aliases == ("HuggingFaceTB/SmolLM2-135M-Instruct",)
     assert info.digest == f"sha256:{hashlib.sha256(located.path.read_bytes()).hexdigest()}"
-    assert (info.architecture, info.quantization) == ("llama", "Q4_1")
+    assert (info.architecture, info.quantization, info.format) == ("llama", "Q4_1", "gguf")
     assert (info.context, info.vocab_size, info.embedding_length) == (8192, 49152, 576)
     assert (info.eos_ids, info.bos_id, info.add_bos) == ((2,), 1, False)
     assert info.parameters == 134_515_008
@@ -90,7 +90,7 @@ def test_facts_of_the_default_model() -> None:
 def test_files_of_the_default_model() -> None:
     assets = load_assets(locate(None))
     assert set(assets.files) == {
-        "tokenizer.json", "chat_template", "special_tokens", "generation_config",
+        "tokenizer.json", "chat_template", "special_tokens", "generation_config", "metadata",
     }  # fmt: skip
     assert b"SmolLM, trained by Hugging Face" in assets.files["chat_template"]
     assert specials(assets) == {
@@ -100,6 +100,24 @@ def test_files_of_the_default_model() -> None:
         "pad_token": "<|im_end|>",
     }
     assert generation(assets) == {"eos_ids": [2], "defaults": {}}
+
+
+def test_metadata_of_a_file_is_what_it_says_of_itself_in_single_values() -> None:
+    metadata = json.loads(load_assets(locate(None)).files["metadata"])
+    assert metadata["general.architecture"] == "llama"
+    assert metadata["general.license"] == "apache-2.0"
+    assert (metadata["llama.block_count"], metadata["llama.attention.head_count_kv"]) == (30, 3)
+    assert not {"tokenizer.ggml.tokens", "tokenizer.chat_template"} & metadata.keys()
+    assert all(isinstance(value, str | int | float) for value in metadata.values())
+
+
+def test_metadata_of_a_folder_has_the_names_of_a_file(tmp_path: Path) -> None:
+    assert json.loads(load_assets(folder(tmp_path / "tiny")).files["metadata"]) == {
+        "qwen2.block_count": 3,
+        "qwen2.attention.head_count": CONFIG["num_attention_heads"],
+        "qwen2.attention.head_count_kv": 2,
+        "qwen2.attention.key_length": 8,
+    }
 
 
 def test_reading_a_model_loads_no_tensor_library() -> None:
@@ -117,6 +135,7 @@ def test_facts_of_a_folder(tmp_path: Path) -> None:
     info = load_assets(located).info
     assert (info.name, info.aliases) == ("org/tiny", ("tiny",))
     assert (info.architecture, info.quantization) == ("qwen2", "F32")
+    assert info.format == "safetensors"
     assert (info.context, info.vocab_size, info.embedding_length) == (256, 500, 32)
     assert info.parameters == 32 + 6 + 6
     assert info.kv_bytes_per_token == 2 * 3 * 2 * 8 * 2

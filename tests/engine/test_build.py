@@ -35,7 +35,7 @@ def welcome_of(core: EngineCore) -> Welcome:
 def test_a_scripted_engine(wire: StillWire) -> None:
     welcome = welcome_of(build(SCRIPTED, wire, 5))
     assert (welcome.engine, welcome.epoch, welcome.model.name) == ("e7", 5, "scripted")
-    assert welcome.limits.pages_total == 10
+    assert (welcome.limits.pages_total, welcome.limits.device) == (10, "cpu")
     assert welcome.limits.context == 640, "no sequence can be longer than the pages there are"
     assert all(len(digest) == 64 for digest in welcome.assets.values())
     assert welcome.state_endpoint == wire.state_endpoint

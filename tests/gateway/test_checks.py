@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fakes.wire import LIMITS
 from turing_gateway.call import Call, Message
-from turing_gateway.checks import output_limit, unsupported
+from turing_gateway.checks import capacity, output_limit, unsupported
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.sampling import Constraint, Knobs
 
@@ -31,6 +31,23 @@ def test_what_does_not_fit_the_context_is_refused(prompt: int, asked: int | None
         with pytest.raises(TuringError, match="maximum context length is 100 tokens") as caught:
             output_limit(call, [0] * prompt, 100)
         assert (caught.value.code, caught.value.param) == (Code.CONTEXT_TOO_LONG, field)
+
+
+@pytest.mark.parametrize(
+    ("context", "clamp", "room"),
+    [
+        (None, False, 4096),
+        (100, False, 100),
+        (9999, False, 4096),
+        (None, True, 640),
+        (100, True, 100),
+    ],
+)
+def test_a_call_may_use_less_context_than_there_is(
+    context: int | None, clamp: bool, room: int
+) -> None:
+    call = Call(model="", prompt="x", context=context, clamp=clamp)
+    assert capacity(call, replace(LIMITS, pages_total=10)) == room
 
 
 @pytest.mark.parametrize(

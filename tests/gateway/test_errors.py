@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from turing_gateway.errors import envelope, error_response, retry_headers, status_of
+from turing_gateway.errors import envelope, error_response, ollama_error, retry_headers, status_of
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
 
@@ -33,6 +33,14 @@ def test_an_invalid_field_has_no_code_but_names_the_field() -> None:
         "param": "n",
         "code": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("param", "words"), [(None, "bad x"), ("x", "bad x"), ("options.y", "options.y: bad x")]
+)
+def test_ollamas_one_sentence_names_the_field(param: str | None, words: str) -> None:
+    status, body = ollama_error(TuringError(Code.INVALID, "bad x", param=param), "r")
+    assert (status, json.loads(body)) == (400, {"error": words})
 
 
 @pytest.mark.parametrize(

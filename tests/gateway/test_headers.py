@@ -22,8 +22,13 @@ def test_every_header_is_read_whatever_its_case() -> None:
         "x-turing-svd-kv": "0",
         "x-turing-draft-tokens": "8",
         "x-turing-tenant-id": "sql.v2",
+        "x-turing-strict": "1",
     }
-    assert read_headers(Headers(given)) == Controls(Lane.BATCH, Knobs(0.57, 0, 8), "sql.v2")
+    assert read_headers(Headers(given)) == Controls(Lane.BATCH, Knobs(0.57, 0, 8), "sql.v2", True)
+
+
+def test_strictness_may_be_switched_off() -> None:
+    assert read_headers(Headers({"x-turing-strict": "0"})) == Controls()
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,8 @@ def test_every_header_is_read_whatever_its_case() -> None:
         ("X-Turing-Sparsity", "nan"),
         ("X-Turing-Sparsity", "1e-1"),
         ("X-Turing-Sparsity", ""),
+        ("X-Turing-Strict", "2"),
+        ("X-Turing-Strict", "yes"),
         ("X-Turing-SVD-KV", "2"),
         ("X-Turing-SVD-KV", "true"),
         ("X-Turing-SVD-KV", "0.5"),

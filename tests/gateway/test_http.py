@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from fakes.asgi import Connection
 from turing_gateway import http
-from turing_gateway.http import EventStream, endpoint, read_json, until_disconnect
+from turing_gateway.http import EventStream, convert, endpoint, read_json, until_disconnect
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
 
@@ -65,6 +65,29 @@ async def test_what_does_not_fit_names_its_field(body: str, param: str | None) -
     error = await failure(body.encode())
     assert error.param == param
     assert (param or "body") in error.message
+
+
+async def test_a_missing_body_is_called_so() -> None:
+    assert (await failure(b"")).message == "missing request body"
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ({"items": [{"role": 5}]}, "options.items.0.role"),
+        ({}, "options.items"),
+        ({"items": [], "n": 9}, "options.n"),
+        ([], "options"),
+    ],
+)
+async def test_a_part_of_a_body_names_its_whole_path(value: Any, param: str) -> None:
+    with pytest.raises(TuringError, match=param) as caught:
+        convert(value, Body, "options")
+    assert (caught.value.code, caught.value.param) == (Code.INVALID, param)
+
+
+async def test_a_part_of_a_body_that_fits() -> None:
+    assert convert({"items": [{"role": "u"}]}, Body, "options") == Body([Inner("u")])
 
 
 @pytest.mark.parametrize(
