@@ -1,6 +1,7 @@
 """Token ids to text as they come, in whole characters."""
 
 import codecs
+from collections.abc import Collection
 
 from turing_gateway.text.tokenizer import Tokenizer
 
@@ -13,14 +14,20 @@ class Detokenizer:
     Works on the tokens' bytes: a character whose last byte is still to come is held back, bytes
     that cannot become a character are one U+FFFD each. How tokens are grouped into calls never
     changes the text. ``strip_space`` drops the space that a SentencePiece vocabulary puts before
-    the first word.
+    the first word. ``visible`` are special tokens that are shown even when those are skipped.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, skip_special: bool = True, strip_space: bool = False
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool = True,
+        visible: Collection[int] = (),
+        strip_space: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
+        self._kept = frozenset(visible)
         self._decoder = _new_decoder("replace")
         self._strip_space = strip_space
 
@@ -38,6 +45,7 @@ class Detokenizer:
         return self._decoder.decode(data), data
 
     def _visible(self, token: int) -> bytes:
-        if self._skip_special and self._tokenizer.is_special(token):
+        hidden = self._skip_special and self._tokenizer.is_special(token)
+        if hidden and token not in self._kept:
             return b""
         return self._tokenizer.token_bytes(token)

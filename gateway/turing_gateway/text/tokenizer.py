@@ -1,6 +1,6 @@
 """Text ⇄ token ids for one model, from its ``tokenizer.json`` and facts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -81,6 +81,16 @@ class Tokenizer:
     def is_special(self, token: int) -> bool:
         """Whether ``skip_special`` leaves ``token`` out."""
         return token in self._special
+
+    def special_ids(self, texts: Iterable[str]) -> dict[str, int]:
+        """Return the ids of those ``texts`` that are special tokens."""
+        wanted = set(texts)
+        return {self._added[i]: i for i in self._special if self._added[i] in wanted}
+
+    @property
+    def added(self) -> Collection[str]:
+        """The texts of all added tokens."""
+        return self._added.values()
 
     def _find_bytes(self, token: int) -> bytes:
         if token in self._added:
