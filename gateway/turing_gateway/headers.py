@@ -1,9 +1,14 @@
-"""``X-Turing-*`` request headers to engine controls, and the effective values back to headers."""
+"""``X-Turing-*`` request headers to engine controls, and the effective values back to headers.
+
+Clients that cannot set headers send the same in the body, as an object ``turing``.
+"""
 
 import re
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from turing_gateway.call import Begin
 from turing_protocol.errors import Code, TuringError
@@ -25,8 +30,19 @@ _INTEGER = re.compile(r"[0-9]{1,3}", re.ASCII)
 _ADAPTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
+class ControlsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``turing`` in a request body: each field wins over the header of the same name."""
+
+    lane: Literal["interactive", "batch", "background"] | None = None
+    sparsity: Annotated[float, Meta(ge=0, le=MAX_SPARSITY)] | None = None
+    svd_kv: Literal[0, 1] | None = None
+    draft_tokens: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
+    tenant_id: Annotated[str, Meta(pattern=f"^{_ADAPTER.pattern}$")] | None = None
+    strict: bool | None = None
+
+
 class Controls(msgspec.Struct, frozen=True):
-    """What the headers of one request ask for."""
+    """What the headers and the ``turing`` object of one request ask for."""
 
     lane: Lane = Lane.INTERACTIVE
     knobs: Knobs = Knobs()
@@ -47,6 +63,21 @@ def read_headers(headers: Mapping[str, str]) -> Controls:
         ),
         adapter=_adapter(headers.get(TENANT)),
         strict=_integer(STRICT, headers.get(STRICT), 1) == 1,
+    )
+
+
+def merged(controls: Controls, body: ControlsBody) -> Controls:
+    """Return ``controls`` with what ``body`` sets in their place."""
+    knobs = controls.knobs
+    return Controls(
+        lane=controls.lane if body.lane is None else parse_lane(body.lane),
+        knobs=Knobs(
+            sparsity=knobs.sparsity if body.sparsity is None else body.sparsity,
+            svd_kv=knobs.svd_kv if body.svd_kv is None else body.svd_kv,
+            draft_tokens=knobs.draft_tokens if body.draft_tokens is None else body.draft_tokens,
+        ),
+        adapter=controls.adapter if body.tenant_id is None else body.tenant_id,
+        strict=controls.strict if body.strict is None else body.strict,
     )
 
 

@@ -6,7 +6,7 @@ from turing_protocol.registry import Registry
 FRONTS: Registry[Front] = Registry("fronts")
 """Every front by name; each is made with one ``Services``."""
 
-GENERATING = frozenset({"anthropic", "ollama", "openai_chat", "openai_text"})
+GENERATING = frozenset({"anthropic", "ollama", "openai_chat", "openai_text", "responses"})
 """Fronts that need an engine; a render-only gateway leaves them out."""
 
 FRONTS.add_path("anthropic", "turing_gateway.fronts.anthropic:Anthropic")
@@ -18,4 +18,5 @@ FRONTS.add_path("ollama_models", "turing_gateway.fronts.ollama_models:OllamaMode
 FRONTS.add_path("openai_chat", "turing_gateway.fronts.openai_chat:OpenAIChat")
 FRONTS.add_path("openai_text", "turing_gateway.fronts.openai_text:OpenAIText")
 FRONTS.add_path("render", "turing_gateway.fronts.render:Render")
+FRONTS.add_path("responses", "turing_gateway.fronts.responses:Responses")
 FRONTS.add_path("tokenize", "turing_gateway.fronts.tokenize:Tokenize")

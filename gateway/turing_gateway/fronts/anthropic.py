@@ -43,8 +43,8 @@ class Anthropic:
 
     async def create(self, request: Request) -> Response:
         """Answer one request, as one object or as a stream."""
-        controls = read_controls(request)
         body = await read_json(request, MessagesBody)
+        controls = read_controls(request, body.turing)
         identity, session = request_id(request), request.headers.get(SESSION, "")
         call = messages_call(self._services, body, controls, identity, session=session)
         refuse_unserved(body)
@@ -67,8 +67,8 @@ class Anthropic:
 
     async def count(self, request: Request) -> Response:
         """Return the tokens of the prompt, which are those that an answer's usage counts."""
-        controls = read_controls(request)
         body = await read_json(request, CountBody)
+        controls = read_controls(request, body.turing)
         call = messages_call(self._services, body, controls, request_id(request))
         ids = await self._services.generator.render(call)
         return json_response({"input_tokens": len(ids)})

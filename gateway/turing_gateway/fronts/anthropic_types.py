@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from turing_gateway.headers import ControlsBody
+
 MAX_STOPS = 256
 
 Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -177,6 +179,7 @@ class PromptBody(Struct, kw_only=True):
 
     messages: Annotated[list[Turn], Meta(min_length=1)]
     model: str | None = None
+    turing: ControlsBody | None = None
     max_tokens: Natural | None = None
     system: str | list[TextBlock] | None = None
     tools: list[ToolBody] | None = None

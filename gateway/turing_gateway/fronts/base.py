@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from turing_gateway.call import Call, Event
-from turing_gateway.headers import Controls, read_headers
+from turing_gateway.headers import Controls, ControlsBody, merged, read_headers
 from turing_gateway.modelref import ModelRef, parse_model_ref
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import Limits, ModelInfo, Stats
@@ -106,9 +106,11 @@ class Front(Protocol):
         """Return the routes that this front serves."""
 
 
-def read_controls(request: Request) -> Controls:
-    """Return what the ``X-Turing-*`` headers ask for, and note the lane for error answers."""
+def read_controls(request: Request, body: ControlsBody | None = None) -> Controls:
+    """Return what headers and the body's ``turing`` ask for; note the lane for error answers."""
     controls = read_headers(request.headers)
+    if body is not None:
+        controls = merged(controls, body)
     request.state.lane = controls.lane
     return controls
 

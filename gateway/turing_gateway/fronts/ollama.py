@@ -45,8 +45,8 @@ class Ollama:
     async def chat(self, request: Request) -> Response:
         """Answer a conversation; one without messages loads the model."""
         begun = time.perf_counter_ns()
-        controls = read_controls(request)
         body = await read_json(request, ChatBody)
+        controls = read_controls(request, body.turing)
         info, ref = find_model(self._services.generator, body.model)
         shape = _shape(body, begun, chat=True)
         unload = unloads(body)
@@ -60,8 +60,8 @@ class Ollama:
     async def generate(self, request: Request) -> Response:
         """Answer a prompt; an empty one loads the model."""
         begun = time.perf_counter_ns()
-        controls = read_controls(request)
         body = await read_json(request, GenerateBody)
+        controls = read_controls(request, body.turing)
         info, ref = find_model(self._services.generator, body.model)
         shape = _shape(body, begun, chat=False)
         unload = unloads(body)
@@ -130,7 +130,7 @@ class Ollama:
         generator = self._services.generator
         events = self._services.run(call)
         try:
-            return await _first(request, events), events
+            return await first_event(request.receive, events), events
         except TuringError as error:
             if error.code is not Code.CONTEXT_TOO_LONG or not truncate:
                 raise
@@ -138,21 +138,11 @@ class Ollama:
             if shorter is None:
                 raise
         events = self._services.run(shorter)
-        return await _first(request, events), events
+        return await first_event(request.receive, events), events
 
     def _context(self, info: ModelInfo, call: Call) -> int:
         longest = context_of(self._services.views, info)
         return min(longest, call.context or longest)
-
-
-async def _first(request: Request, events: Events) -> Begin:
-    try:
-        return await first_event(request.receive, events)
-    except TuringError as error:
-        if error.param != "response_format":
-            raise
-        words = error.message.replace("response_format", "format", 1)
-        raise TuringError(error.code, words, param="format") from None
 
 
 def _shape(body: GenerationBody, begun: int, *, chat: bool) -> Shape:

@@ -15,6 +15,7 @@ from turing_gateway.fronts.openai_types import (
     StopStrings,
     Unit,
 )
+from turing_gateway.headers import ControlsBody
 
 
 class Options(Struct, kw_only=True):
@@ -79,6 +80,7 @@ class GenerationBody(Struct, kw_only=True):
     """What ``/api/chat`` and ``/api/generate`` share."""
 
     model: str = ""
+    turing: ControlsBody | None = None
     stream: bool | None = None
     options: dict[str, Any] | None = None
     format: str | dict[str, Any] | None = None

@@ -1,5 +1,6 @@
 """OpenAI bodies to Calls: what JSON types cannot check is checked here."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -76,8 +77,13 @@ def refuse_unserved(body: SamplingBody) -> None:
 def refuse_chat_options(body: ChatBody) -> None:
     """Raise ``Code.UNSUPPORTED`` for an echo, and when the answer might have to be a tool call."""
     _refuse_set(body, ("echo",))
-    if body.tools and body.tool_choice != "none":
-        param = "tools" if body.tool_choice in (None, "auto") else "tool_choice"
+    refuse_tool_calls(body.tools, body.tool_choice)
+
+
+def refuse_tool_calls(tools: Sequence[object] | None, choice: object) -> None:
+    """Raise ``Code.UNSUPPORTED`` when the answer might have to be a call of one of ``tools``."""
+    if tools and choice != "none":
+        param = "tools" if choice in (None, "auto") else "tool_choice"
         raise _unsupported(param, "this server does not make tool calls")
 
 

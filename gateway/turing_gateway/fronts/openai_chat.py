@@ -57,8 +57,8 @@ class OpenAIChat:
     async def create(self, request: Request) -> Response:
         """Answer one request, as one object or as a stream."""
         services = self._services
-        controls = read_controls(request)
         body = await read_json(request, ChatBody)
+        controls = read_controls(request, body.turing)
         call = chat_call(services, body, controls, request_id(request))
         refuse_unserved(body)
         refuse_chat_options(body)

@@ -54,8 +54,8 @@ class OpenAIText:
 
     async def create(self, request: Request) -> Response:
         """Answer one request, as one object or as a stream."""
-        controls = read_controls(request)
         body = await read_json(request, TextBody)
+        controls = read_controls(request, body.turing)
         calls = text_calls(self._services, body, controls, request_id(request))
         refuse_unserved(body)
         refuse_text_options(body)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from turing_gateway.headers import ControlsBody
 from turing_protocol.sampling import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS
 
 MAX_CHOICES = 128
@@ -177,6 +178,7 @@ class SamplingBody(Struct, kw_only=True):
     """What chat and text completions share."""
 
     model: str | None = None
+    turing: ControlsBody | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Unit | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None

@@ -17,6 +17,8 @@ from turing_gateway.fronts.anthropic_types import PromptBody
 from turing_gateway.fronts.base import Services, context_of, read_controls
 from turing_gateway.fronts.openai_call import chat_call, text_calls
 from turing_gateway.fronts.openai_types import ChatBody, TextBody
+from turing_gateway.fronts.responses_call import named_as_here, responses_call
+from turing_gateway.fronts.responses_types import ResponsesBody
 from turing_gateway.http import endpoint, json_response, read_json, request_id
 
 
@@ -32,29 +34,38 @@ class Render:
             Route("/v1/chat/completions/render", endpoint(self.chat), methods=["POST"]),
             Route("/v1/completions/render", endpoint(self.text), methods=["POST"]),
             Route("/v1/messages/render", endpoint(self.messages), methods=["POST"]),
+            Route("/v1/responses/render", endpoint(self.responses), methods=["POST"]),
         ]
 
     async def chat(self, request: Request) -> Response:
         """Return one object."""
-        controls = read_controls(request)
         body = await read_json(request, ChatBody)
+        controls = read_controls(request, body.turing)
         call = chat_call(self._services, body, controls, request_id(request))
-        return json_response(await self._one("chatcmpl", body.model, call, body.priority))
+        return json_response(await self._one("chatcmpl-", body.model, call, body.priority))
 
     async def text(self, request: Request) -> Response:
         """Return an array, one object per prompt; a person's single prompt gets the object."""
-        controls = read_controls(request)
         body = await read_json(request, TextBody)
+        controls = read_controls(request, body.turing)
         calls = text_calls(self._services, body, controls, request_id(request))
-        replies = [await self._one("cmpl", body.model, call, body.priority) for call in calls]
+        replies = [await self._one("cmpl-", body.model, call, body.priority) for call in calls]
         return json_response(replies[0] if body.model is None and len(calls) == 1 else replies)
 
     async def messages(self, request: Request) -> Response:
         """Return one object; unlike an answer it needs neither ``model`` nor ``max_tokens``."""
-        controls = read_controls(request)
         body = await read_json(request, PromptBody)
+        controls = read_controls(request, body.turing)
         call = messages_call(self._services, body, controls, request_id(request))
-        return json_response(await self._one("msg", body.model, call, None))
+        return json_response(await self._one("msg_", body.model, call, None))
+
+    async def responses(self, request: Request) -> Response:
+        """Return one object."""
+        body = await read_json(request, ResponsesBody)
+        controls = read_controls(request, body.turing)
+        with named_as_here():
+            call = responses_call(self._services, body, controls, request_id(request))
+            return json_response(await self._one("resp_", body.model, call, None))
 
     async def _one(
         self, prefix: str, model: str | None, call: Call, priority: int | None
@@ -64,7 +75,7 @@ class Render:
         if model is None:
             return short
         return {
-            "request_id": f"{prefix}-{call.request_id}",
+            "request_id": f"{prefix}{call.request_id}",
             "model": model,
             "token_ids": ids,
             **short,
