@@ -104,6 +104,7 @@ def _shared(
     return {
         "model": ref.name,
         "format": _format(body.format),
+        "format_field": "format",
         "sampling": _sampling(options, (body.top_logprobs or 0) if body.logprobs else -1, notes),
         "max_tokens": None if limit is None or limit < 0 else limit,
         "clamp": True,

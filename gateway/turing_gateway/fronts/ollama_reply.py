@@ -137,6 +137,7 @@ class Stream:
                 self._ids += ids
                 return self._flush() + (self._line(thinking=text) if text else b"")
             case ToolDelta():
+                self._ids += event.ids
                 done = self._flush() if event.name else b""
                 self._calls.add(event)
                 return done

@@ -234,12 +234,6 @@ def test_what_fails_before_the_first_event_is_a_status(stream: bool) -> None:
     assert reply.json() == {"error": "server busy"}
 
 
-def test_a_format_that_engines_cannot_keep_is_refused_by_its_own_name() -> None:
-    script = fails(Code.UNSUPPORTED, "response_format: no", param="response_format")
-    reply = chat(Gateway(script), format="json")
-    assert (reply.status_code, reply.json()) == (400, {"error": "format: no"})
-
-
 def too_long(limit: int) -> Script:
     """Return a script that refuses prompts of more than ``limit`` characters."""
 

@@ -157,8 +157,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
     ],
 )
 def test_formats(given: Any, expected: Constraint | None) -> None:
-    assert chat(format=given).format == expected
-    assert generate(format=given).format == expected
+    for call in (chat(format=given), generate(format=given)):
+        assert (call.format, call.format_field) == (expected, "format")
 
 
 def test_another_format_is_refused() -> None:
