@@ -34,6 +34,34 @@ def test_what_does_not_fit_the_context_is_refused(prompt: int, asked: int | None
 
 
 @pytest.mark.parametrize(
+    ("prompt", "asked", "resolved"),
+    [(40, 61, 60), (40, None, 60), (40, 9, 9), (99, 5, 1), (100, 0, 0), (1, 0, 0)],
+)
+def test_max_tokens_is_cut_where_a_call_says_so(
+    prompt: int, asked: int | None, resolved: int
+) -> None:
+    call = Call(model="", prompt="x", max_tokens=asked, clamp=True)
+    assert output_limit(call, [0] * prompt, 100) == resolved
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "most"), [(100, 1, 99), (100, None, 99), (150, 32000, 99), (101, 0, 100)]
+)
+def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(
+    prompt: int, asked: int | None, most: int
+) -> None:
+    words = f"^prompt is too long: {prompt} tokens > {most} maximum$"
+    call = Call(model="", messages=(Message(role="user"),), max_tokens=asked, clamp=True)
+    for clamped, field in [
+        (call, "messages"),
+        (replace(call, messages=(), prompt="x"), "prompt"),
+    ]:
+        with pytest.raises(TuringError, match=words) as caught:
+            output_limit(clamped, [0] * prompt, 100)
+        assert (caught.value.code, caught.value.param) == (Code.CONTEXT_TOO_LONG, field)
+
+
+@pytest.mark.parametrize(
     ("context", "clamp", "room"),
     [
         (None, False, 4096),
@@ -57,6 +85,7 @@ def test_a_call_may_use_less_context_than_there_is(
         ({"knobs": Knobs(svd_kv=1)}, "X-Turing-SVD-KV"),
         ({"knobs": Knobs(draft_tokens=1)}, "X-Turing-Draft-Tokens"),
         ({"format": Constraint("json_object")}, "response_format"),
+        ({"format": Constraint("json_object"), "format_field": "format"}, "format"),
     ],
 )
 def test_a_control_that_is_not_loaded_is_named(fields: dict[str, Any], param: str) -> None:

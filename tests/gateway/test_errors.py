@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from turing_gateway.errors import envelope, error_response, ollama_error, retry_headers, status_of
+from turing_gateway.errors import (
+    envelope,
+    error_response,
+    ollama_error,
+    refuse,
+    retry_headers,
+    status_of,
+)
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
 
@@ -64,3 +71,51 @@ def test_only_shed_background_work_is_not_to_be_retried() -> None:
 
 def test_other_failures_say_nothing_of_retries() -> None:
     assert retry_headers(TuringError(Code.INVALID, "bad", retry_ms=5)) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/v1/messages", "anthropic"),
+        ("/v1/messages/count_tokens", "anthropic"),
+        ("/v1/messagesx", "openai"),
+        ("/v1/models", "openai"),
+        ("/", "openai"),
+        ("/api/chat", "ollama"),
+        ("/apis", "openai"),
+    ],
+)
+def test_a_path_belongs_to_an_api(path: str, shape: str) -> None:
+    scope = {"type": "http", "path": path, "state": {"request_id": "r1", "lane": Lane.BACKGROUND}}
+    response = refuse(scope, TuringError(Code.SHED, "full", retry_ms=1200))
+    assert (response.headers["retry-after"], response.headers["x-should-retry"]) == ("2", "false")
+    body = json.loads(bytes(response.body))
+    if shape == "anthropic":
+        error = {"type": "overloaded_error", "message": "full"}
+        whole = {"type": "error", "error": error, "request_id": "r1"}
+        assert (response.status_code, body) == (529, whole)
+    elif shape == "ollama":
+        assert (response.status_code, body) == (503, {"error": "full"})
+    else:
+        assert (response.status_code, body["error"]["code"]) == (503, "overloaded")
+
+
+ANTHROPIC = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_has_a_type_of_anthropics(code: Code) -> None:
+    response = refuse({"type": "http", "path": "/v1/messages"}, TuringError(code, "words"))
+    error = json.loads(bytes(response.body))["error"]
+    assert error == {"type": ANTHROPIC[response.status_code], "message": "words"}

@@ -61,7 +61,7 @@ def verdict(rule: Rule, path: str = "/v1/models", method: str = "POST", **header
 async def test_an_inbound_request_id_is_kept(given: str) -> None:
     app = RequestLog(echo, Drain())
     done = await serve(app, Connection("/x", headers=[("x-request-id", given)]))
-    assert done.headers["x-request-id"] == given
+    assert done.headers["x-request-id"] == done.headers["request-id"] == given
 
 
 @pytest.mark.parametrize("given", [[], ["x" * 129], ["a b"], [""], ["a\tb"]])
@@ -180,6 +180,9 @@ async def test_web_pages_are_kept_away_from_loopback(headers: dict[str, str], st
         ({"authorization": "bearer  k3y"}, 0),
         ({"x_api_key": "k3y"}, 0),
         ({"x_api_key": "wrong"}, 401),
+        ({"x_api_key": "k3y", "authorization": "Bearer other"}, 0),
+        ({"x_api_key": "other", "authorization": "Bearer k3y"}, 0),
+        ({"x_api_key": "other", "authorization": "Bearer another"}, 401),
         ({"authorization": "Bearer k3y\xe9"}, 401),
     ],
 )

@@ -111,7 +111,7 @@ def _conversation(body: PromptBody) -> Iterator[Message]:
         elif role == "system":
             yield from _system(blocks)
         else:
-            yield from _user(blocks)
+            yield from _user(blocks or [TextBlock()])
 
 
 def _shown(turns: Sequence[Turn]) -> list[Turn]:

@@ -8,6 +8,7 @@ from fakes.generator import Gateway
 
 CHAT = "/v1/chat/completions/render"
 TEXT = "/v1/completions/render"
+ANTHROPIC = "/v1/messages/render"
 MESSAGES = [{"role": "user", "content": "hi"}]
 IDS = [ord(character) for character in "user:hi\n"]
 
@@ -37,6 +38,20 @@ def test_a_router_gets_an_array_for_completions(prompt: Any, ids: list[list[int]
     assert [one["token_ids"] for one in reply] == ids
     assert reply[0]["request_id"].startswith("cmpl-")
     assert reply[0]["sampling_params"]["max_tokens"] == 16
+
+
+def test_a_router_gets_one_object_for_messages() -> None:
+    body = {"model": "fake", "messages": MESSAGES, "max_tokens": 9999, "stream": True}
+    reply = Gateway().post(ANTHROPIC, body, x_request_id="r1").json()
+    assert reply["token_ids"] == IDS
+    assert (reply["request_id"], reply["model"], reply["stream"]) == ("msg_r1", "fake", True)
+    assert reply["sampling_params"]["max_tokens"] == 4096 - len(IDS)
+    body["max_tokens"] = 3
+    assert Gateway().post(ANTHROPIC, body).json()["sampling_params"]["max_tokens"] == 3
+
+
+def test_messages_are_rendered_without_a_model_and_a_limit() -> None:
+    assert Gateway().post(ANTHROPIC, {"messages": MESSAGES}).json() == {"tokens": IDS, "count": 8}
 
 
 def test_a_whole_client_body_is_taken() -> None:
@@ -72,6 +87,8 @@ def test_the_last_of_two_equal_keys_wins() -> None:
         (TEXT, {"model": "fake"}, 400),
         (TEXT, {"model": "fake", "prompt": ""}, 400),
         (CHAT, {"model": "fake", "messages": []}, 400),
+        (ANTHROPIC, {"model": "none", "messages": MESSAGES}, 404),
+        (ANTHROPIC, {"model": "fake", "messages": []}, 400),
         (CHAT, {"model": "fake", "messages": MESSAGES, "chat_template": "x"}, 400),
         (CHAT, {"model": "fake", "messages": MESSAGES, "truncate_prompt_tokens": 5}, 400),
     ],
