@@ -47,10 +47,9 @@ test: lint test-py test-cpp ## what has to pass before a change lands
 test-py: setup
 	OMP_NUM_THREADS=2 $(BIN)/pytest -m 'not gpu' $(ARGS)
 
-test-cpp:
-	cmake -B build
-	cmake --build build --parallel 2
-	ctest --test-dir build --output-on-failure
+test-cpp: setup
+	cmake --build build/native
+	ctest --test-dir build/native --output-on-failure
 
 bench: setup ## regenerate the numbers in bench/results
 	$(BIN)/python -m bench $(ARGS)
