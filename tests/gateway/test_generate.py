@@ -87,6 +87,29 @@ async def test_max_tokens_is_what_is_left_of_the_context(make_engine: MakeEngine
     assert error.code == Code.CONTEXT_TOO_LONG
 
 
+async def test_max_tokens_is_cut_to_context_and_memory_where_a_call_says_so(
+    make_engine: MakeEngine,
+) -> None:
+    small = replace(LIMITS, context=256, pages_total=1)
+    engine = make_engine(limits=small).start()
+    async with generator_of(engine) as (generator, _):
+        events = await collect(generator, make_call(max_tokens=32_000, clamp=True))
+        error = await refusal(generator, make_call("x" * 64, max_tokens=9, clamp=True))
+    last = events[-1]
+    assert isinstance(last, Finish)
+    assert (last.reason, last.output_tokens) == ("length", 64 - 5)
+    assert error.message == "prompt is too long: 64 tokens > 63 maximum"
+
+
+async def test_the_calls_of_a_session_meet_at_one_engine(make_engine: MakeEngine) -> None:
+    engines = [make_engine(name).start() for name in ("e0", "e1")]
+    async with generator_of(*engines) as (generator, _):
+        for session, met in [("s", 1), ("", 2)]:
+            calls = [make_call(f"{i}", max_tokens=1, session=session) for i in range(12)]
+            firsts = [(await collect(generator, call))[0] for call in calls]
+            assert len({e.engine for e in firsts if isinstance(e, Begin)}) == met
+
+
 async def test_chat_is_rendered_the_same_for_render_and_run(make_engine: MakeEngine) -> None:
     engine = make_engine().start()
     async with generator_of(engine) as (generator, _):
