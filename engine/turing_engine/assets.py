@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from turing_engine.locate import Located
 from turing_engine.models import vocab
@@ -73,6 +74,11 @@ def load_assets(located: Located) -> Assets:
     supported ``Code.UNSUPPORTED``; both say which.
     """
     return _from_gguf(located) if located.kind == "gguf" else _from_folder(located)
+
+
+def named(info: ModelInfo, served_name: str | None) -> ModelInfo:
+    """Return ``info`` under the name that clients are to use, if one is set."""
+    return replace(info, name=served_name, aliases=()) if served_name else info
 
 
 # GGUF

@@ -9,6 +9,7 @@ import click
 import structlog
 
 from turing_engine import logs
+from turing_engine.export import export
 from turing_engine.process import EngineProcess
 from turing_engine.settings import EngineSettings, parse_size, read_config
 from turing_protocol.errors import TuringError
@@ -93,6 +94,12 @@ POSITIVE = click.IntRange(min=1)
     envvar="HF_HOME",
     help="Folder of the Hugging Face cache.  [default: ~/.cache/huggingface]",
 )
+@click.option(
+    "--write-assets",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write tokenizer, template and facts of the model to DIR, and exit; see turing-gateway.",
+)
 def main(**params: Any) -> None:
     """Serve one model to the gateways that dial this process."""
     params["name"] = params["name"] or f"e{os.getpid()}"
@@ -101,6 +108,9 @@ def main(**params: Any) -> None:
     log = structlog.get_logger("engine")
     log.info("starting", **{name: getattr(settings, name) for name in settings.__struct_fields__})
     try:
+        if settings.write_assets is not None:
+            export(settings, settings.write_assets)
+            return
         code = EngineProcess(settings).run()
     except TuringError as error:
         raise click.ClickException(error.message) from None

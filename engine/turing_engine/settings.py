@@ -43,6 +43,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_json: bool = False
     hf_home: Path | None = None
+    write_assets: Path | None = None
+    """Write what gateways need of the model into this folder, and serve nothing."""
 
     @property
     def state_endpoint(self) -> str:

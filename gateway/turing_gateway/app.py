@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from turing_gateway.drain import Drain
 from turing_gateway.errors import refuse
-from turing_gateway.fronts import FRONTS, GENERATING
+from turing_gateway.fronts import FRONTS
 from turing_gateway.fronts.base import Generator, Services, Views
 from turing_gateway.http import Handler
 from turing_gateway.metrics import Metrics
@@ -45,7 +45,7 @@ def build_app(
 
     services = Services(generator, metrics.watch, views, ready, build_version())
     app = Starlette(
-        routes=[*_routes(services, settings), Route("/metrics", _scrape(metrics))],
+        routes=[*_routes(services), Route("/metrics", _scrape(metrics))],
         middleware=_middleware(settings, drain),
         exception_handlers={HTTPException: _http_error},
     )
@@ -62,9 +62,8 @@ def build_version() -> str:
         return "source"
 
 
-def _routes(services: Services, settings: GatewaySettings) -> list[Route]:
-    names = [name for name in FRONTS.names() if not (settings.render_only and name in GENERATING)]
-    return [route for name in names for route in FRONTS.make(name, services).routes()]
+def _routes(services: Services) -> list[Route]:
+    return [route for name in FRONTS.names() for route in FRONTS.make(name, services).routes()]
 
 
 def _middleware(settings: GatewaySettings, drain: Drain) -> list[Middleware]:

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from turing_gateway.admission import RETRY_MS, Room, decide, mark, pages_needed
 from turing_gateway.call import Call, Event, Failure
 from turing_gateway.checks import capacity, output_limit, unsupported
 from turing_gateway.choice import RESUME, Choice, Job, Resume, merge
+from turing_gateway.fleet.assets import AssetSet
 from turing_gateway.fleet.fleet import Fleet
 from turing_gateway.fleet.picker import Want
 from turing_gateway.fleet.view import EngineView
@@ -25,18 +27,47 @@ from turing_protocol.messages import Limits, ModelInfo
 from turing_protocol.sampling import Sampling, check
 
 
-class Generator:
-    """What fronts are handed: models, rendering and generation over the engines of a fleet."""
+class Catalog(Protocol):
+    """Where models and their files are known from: engines, or a folder."""
 
-    def __init__(self, fleet: Fleet, pool: TextPool, *, resume: Resume = RESUME) -> None:
+    def models(self) -> list[ModelInfo]:
+        """Return every model known, one per name."""
+
+    def adapters(self, info: ModelInfo) -> set[str]:
+        """Return the adapters that are loaded on a model."""
+
+    async def assets(self, info: ModelInfo) -> AssetSet:
+        """Return the files of a model; ``NO_ENGINE`` when they cannot be had now."""
+
+
+class Generator:
+    """What fronts are handed: models, rendering and generation over the engines of a fleet.
+
+    ``catalog`` is where models are known from, the fleet itself if not given.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        pool: TextPool,
+        *,
+        catalog: Catalog | None = None,
+        resume: Resume = RESUME,
+    ) -> None:
         self._fleet = fleet
+        self._catalog: Catalog = fleet if catalog is None else catalog
         self._pool = pool
         self._resume = resume
         self._texts: dict[tuple[str, str], asyncio.Task[TextModel]] = {}
 
+    async def load(self) -> None:
+        """Load the text side of every model known by now; a broken file is raised."""
+        for info in self.models():
+            await self._text(info)
+
     def models(self) -> list[ModelInfo]:
         """Return every model known, also while its engines are away."""
-        return self._fleet.models()
+        return self._catalog.models()
 
     def find(self, name: str) -> ModelInfo:
         """Return the model called ``name``: its name, an alias, or an adapter on it.
@@ -53,9 +84,13 @@ class Generator:
             if name == info.name or name in info.aliases:
                 return info
         for info in models:
-            if name in self._adapters(info):
+            if name in self._catalog.adapters(info):
                 return info
         raise self._not_found(f"the model {name[:80]!r} is not served here", "model")
+
+    async def thinks(self, model: str) -> bool:
+        """Return whether ``model`` can reason before it answers."""
+        return (await self._text(self.find(model))).thinks
 
     async def render(self, call: Call) -> list[int]:
         """Return the prompt ids that ``run`` would submit."""
@@ -63,7 +98,7 @@ class Generator:
 
     async def files(self, model: str) -> Mapping[str, bytes]:
         """Return the files that an engine serves with ``model``."""
-        return (await self._fleet.assets(self.find(model))).files
+        return (await self._catalog.assets(self.find(model))).files
 
     async def tokenize(self, model: str, text: str, *, add_special: bool) -> list[int]:
         """Return the ids of raw text, as a raw prompt gets them."""
@@ -101,12 +136,13 @@ class Generator:
         adapter = self._adapter(call, info)
         text = await self._text(info)
         ids = await self._render(call, text)
+        call = text.constrained(call, ids)
         sampling = _sampling(call, ids, info, self._able(call, info))
         want = _want(call, ids, info, adapter, len(ids) + sampling.max_tokens)
         job = Job(call, sampling, pack(ids), want, lambda view: _applies(call, view))
         self._admit(job)
         return [
-            Choice(self._fleet, job, text.stream(call, index), index, self._resume)
+            Choice(self._fleet, job, text.stream(call, index, prompt=ids), index, self._resume)
             for index in range(call.choices)
         ]
 
@@ -117,12 +153,9 @@ class Generator:
         """Return the adapter that a call names, by header or as its model."""
         if not call.adapter:
             return "" if call.model in ("", info.name, *info.aliases) else call.model
-        if call.adapter not in self._adapters(info):
+        if call.adapter not in self._catalog.adapters(info):
             raise self._not_found(f"the adapter {call.adapter[:80]!r} is not loaded", TENANT)
         return call.adapter
-
-    def _adapters(self, info: ModelInfo) -> set[str]:
-        return {name for view in self._fleet.serving(info) for name in view.adapters}
 
     def _able(self, call: Call, info: ModelInfo) -> list[Limits]:
         """Return the limits of every ready engine that can apply the controls of ``call``."""
@@ -151,7 +184,7 @@ class Generator:
 
     async def _text(self, info: ModelInfo) -> TextModel:
         """Return the text side of a model, loaded once for the same files."""
-        assets = await self._fleet.assets(info)
+        assets = await self._catalog.assets(info)
         key = (info.digest, assets.key)
         task = self._texts.get(key)
         if task is None or (task.done() and task.exception() is not None):
@@ -163,7 +196,7 @@ class Generator:
     def _not_found(self, words: str, param: str) -> TuringError:
         models = self.models()
         names = [info.name for info in models]
-        names += sorted({name for info in models for name in self._adapters(info)})
+        names += sorted({name for info in models for name in self._catalog.adapters(info)})
         served = ", ".join(names)
         return TuringError(Code.MODEL_NOT_FOUND, f"{words}; served: {served}", param=param)
 

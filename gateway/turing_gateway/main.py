@@ -14,6 +14,7 @@ from turing_gateway.app import build_app
 from turing_gateway.configfile import use_config
 from turing_gateway.drain import Drain
 from turing_gateway.fleet.fleet import Fleet
+from turing_gateway.folder import Folder
 from turing_gateway.fronts.base import View
 from turing_gateway.generate import Generator
 from turing_gateway.metrics import Metrics
@@ -55,6 +56,12 @@ def _engines(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--api-key", help="Bearer key that clients must send; better set as TURING_API_KEY.")
 @click.option("--render-only", is_flag=True, help="Render and tokenize; generate nothing.")
 @click.option(
+    "--assets",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of turing-engine --write-assets; --render-only needs no --engines then.",
+)
+@click.option(
     "--max-body-bytes",
     type=click.IntRange(min=1024),
     default=8 << 20,
@@ -79,8 +86,7 @@ def _engines(context: click.Context, parameter: click.Parameter, value: str) -> 
 def main(**params: Any) -> None:
     """Serve the HTTP APIs in front of engines; exit codes: 0 done, 1 failed, 2 misused."""
     settings = GatewaySettings(**params)
-    if not settings.engines:
-        raise click.UsageError("--engines is required")
+    _check(settings)
     logs.configure(settings.log_level, json=settings.log_json)
     shown = {n: getattr(settings, n) for n in settings.__struct_fields__ if n != "api_key"}
     _log.info("starting with %s", shown)
@@ -97,6 +103,14 @@ def main(**params: Any) -> None:
     sys.exit(0 if clean else 1)
 
 
+def _check(settings: GatewaySettings) -> None:
+    if settings.assets is None:
+        if not settings.engines:
+            raise click.UsageError("--engines is required")
+    elif settings.engines or not settings.render_only:
+        raise click.UsageError("--assets goes with --render-only and without --engines")
+
+
 async def run(settings: GatewaySettings) -> bool:
     """Run one gateway until it is told to stop; returns whether every request could finish."""
     drain, pool = Drain(), TextPool()
@@ -106,9 +120,14 @@ async def run(settings: GatewaySettings) -> bool:
         return fleet.views
 
     metrics = Metrics(views, alias=settings.metrics_alias)
-    app = build_app(Generator(fleet, pool), views, metrics, settings, drain)
+    catalog = fleet if settings.assets is None else Folder(settings.assets)
+    # What only renders runs its calls on no engine, whichever it has the assets from.
+    engines = Fleet(()) if settings.render_only else fleet
+    generator = Generator(engines, pool, catalog=catalog)
+    app = build_app(generator, views, metrics, settings, drain)
     await fleet.start()
     try:
+        await generator.load()
         return await serve(app, settings, drain)
     finally:
         await fleet.close()

@@ -1,5 +1,7 @@
 """Everything that can be set for one gateway process, as one frozen value."""
 
+from pathlib import Path
+
 import msgspec
 
 
@@ -14,6 +16,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     render_only: bool = False
     """Serve tokenizer, templates and render endpoints, and generate nothing."""
+    assets: Path | None = None
+    """A model's folder from ``turing-engine --write-assets``; rendering needs no engine then."""
     max_body_bytes: int = 8 << 20
     grace_seconds: float = 30.0
     """How long running requests may take after the first stop signal."""

@@ -51,6 +51,20 @@ def test_the_hugging_face_home_is_read_from_its_own_variable(seen: list[EngineSe
     assert seen[0].hf_home == Path("/models")
 
 
+def test_assets_are_written_instead_of_served(seen: list[EngineSettings], tmp_path: Path) -> None:
+    flags = ("--model", "scripted:", "--write-assets", str(tmp_path / "out"))
+    assert invoke(*flags).exit_code == 0
+    assert seen == []
+    assert (tmp_path / "out" / "tokenizer.json").exists()
+
+
+def test_assets_of_no_model_are_one_line(seen: list[EngineSettings], tmp_path: Path) -> None:
+    result = invoke("--model", "/no/such.gguf", "--write-assets", str(tmp_path))
+    assert (result.exit_code, seen) == (1, [])
+    assert "/no/such.gguf" in result.output
+    assert "Traceback" not in result.output
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

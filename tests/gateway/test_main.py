@@ -40,6 +40,7 @@ def test_every_flag_has_a_variable(started: list[GatewaySettings]) -> None:
         "port": 81,
         "api_key": "k",
         "render_only": True,
+        "assets": None,
         "max_body_bytes": 4096,
         "grace_seconds": 1.5,
         "metrics_alias": "vllm",
@@ -48,11 +49,20 @@ def test_every_flag_has_a_variable(started: list[GatewaySettings]) -> None:
         "log_json": True,
     }
     assert set(values) == set(GatewaySettings.__struct_fields__)
-    texts = {name: str(value) for name, value in values.items()} | {
+    texts = {name: str(value) for name, value in values.items() if value is not None} | {
         "engines": "ipc:///a, dns://b:1"
     }
     assert run(**{f"TURING_{name.upper()}": text for name, text in texts.items()}).exit_code == 0
     assert started == [GatewaySettings(**values)]
+
+
+def test_a_folder_of_assets_stands_in_for_engines(
+    started: list[GatewaySettings], tmp_path: Path
+) -> None:
+    flags = ("--render-only", "--assets", str(tmp_path))
+    assert run(*flags).exit_code == 0
+    assert run(TURING_RENDER_ONLY="1", TURING_ASSETS=str(tmp_path)).exit_code == 0
+    assert started == [GatewaySettings(render_only=True, assets=tmp_path)] * 2
 
 
 def test_the_key_is_not_logged(
@@ -74,6 +84,11 @@ def test_an_open_address_without_a_key_is_warned_of(started: list[GatewaySetting
     ("flags", "code", "words"),
     [
         ((), 2, "--engines is required"),
+        (("--render-only",), 2, "--engines is required"),
+        (("--assets", "."), 2, "--assets goes with --render-only and without --engines"),
+        (("--assets", ".", "--render-only", "--engines", "ipc:///a"), 2, "without --engines"),
+        (("--assets", "/no/such", "--render-only"), 2, "--assets"),
+        (("--assets", ".", "--render-only"), 1, "cannot read model.json"),
         (("--engines", "http://x"), 1, "engine address 'http://x'"),
         (("--engines", "tcp://x"), 1, "expected host:port"),
         (("--engines", "ipc:///a", "--port", "70000"), 2, "--port"),

@@ -97,6 +97,10 @@ class Fleet:
         wanted = (info.name, info.digest)
         return [v for v in self.views if v.info and (v.info.name, v.info.digest) == wanted]
 
+    def adapters(self, info: ModelInfo) -> set[str]:
+        """Return the adapters that any engine has loaded on this model."""
+        return {name for view in self.serving(info) for name in view.adapters}
+
     async def start(self) -> None:
         """Dial the engines; returns at once, ``changed`` tells when one is up."""
         self._context = zmq.asyncio.Context()

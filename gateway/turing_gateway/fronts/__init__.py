@@ -6,9 +6,6 @@ from turing_protocol.registry import Registry
 FRONTS: Registry[Front] = Registry("fronts")
 """Every front by name; each is made with one ``Services``."""
 
-GENERATING = frozenset({"anthropic", "ollama", "openai_chat", "openai_text", "responses"})
-"""Fronts that need an engine; a render-only gateway leaves them out."""
-
 FRONTS.add_path("anthropic", "turing_gateway.fronts.anthropic:Anthropic")
 FRONTS.add_path("health", "turing_gateway.fronts.health:Health")
 FRONTS.add_path("models", "turing_gateway.fronts.models:Models")
