@@ -100,6 +100,7 @@ class Choice:
         self._first_at = 0.0
         self._ended = False
         self._losses = 0
+        self._forced = False
         self._refusals = 0
         self._avoid: set[int] = set()
         self._error: TuringError | None = None
@@ -115,8 +116,10 @@ class Choice:
                     async for event in stream:
                         for shown in self._take(event, engine):
                             yield shown
-                        if self._ended:
+                        if self._ended or self._text.spent:
                             break
+                for shown in self._end_reasoning():
+                    yield shown
         except TuringError as error:
             yield Failure(self._index, error)
 
@@ -139,7 +142,7 @@ class Choice:
             return self._begin(event, engine)
         if isinstance(event, Finished):
             self._ended = True
-            return self._text.finish(self._whole(event) if self._losses else event)
+            return self._text.finish(self._whole(event) if self._resumed else event)
         self._fail(event, engine)
         return []
 
@@ -147,13 +150,33 @@ class Choice:
         if not self._tokens:
             self._first_at = time.monotonic()
         ids = unpack(event.ids)
-        self._tokens += ids
         self._error = None
         shown = self._text.feed(ids, event.logprobs)
+        self._tokens += ids[: self._text.received - len(self._tokens)]
         if self._text.stopped:
             self._ended = True
             shown += self._text.finish(self._own_finished(Reason.STOP))
         return shown
+
+    def _end_reasoning(self) -> list[Event]:
+        """Put the end tag behind reasoning that has used up its budget, for an engine to go on.
+
+        Where ``max_tokens`` leaves no room behind the tag, the answer ends as it is.
+        """
+        if self._ended or not self._text.spent:
+            return []
+        ids = self._text.end_ids
+        if len(self._tokens) + len(ids) >= self._job.sampling.max_tokens:
+            self._ended = True
+            return self._text.finish(self._own_finished(Reason.LENGTH))
+        self._forced = True
+        self._tokens += ids
+        return self._text.force_end()
+
+    @property
+    def _resumed(self) -> bool:
+        """Whether the engine that ends the stream did not generate all of it."""
+        return self._forced or self._losses > 0
 
     def _begin(self, started: Started, engine: EngineView) -> list[Event]:
         if self._started is not None:
@@ -195,9 +218,9 @@ class Choice:
 
     def _fail(self, failed: Failed, engine: EngineView) -> None:
         """Note a failure that another engine may make good; raise any other."""
-        error = TuringError(
-            failed.code, failed.message, param=failed.param, retry_ms=failed.retry_ms
-        )
+        constrained = failed.code is Code.CONSTRAINT_INVALID
+        param = self._job.call.format_field if constrained else failed.param
+        error = TuringError(failed.code, failed.message, param=param, retry_ms=failed.retry_ms)
         lost, full, begun = failed.code in _LOST, failed.code in _FULL, self._started is not None
         self._losses += lost
         self._refusals += full

@@ -17,6 +17,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the prompt has opened the reasoning."""
     budget: int | None = None
     """Most tokens of reasoning."""
+    end_ids: tuple[int, ...] = ()
+    """The tokens of the tag that ends it."""
     visible: frozenset[int] = frozenset()
     """Special tokens that the parsers have to see."""
     forced: bool = False

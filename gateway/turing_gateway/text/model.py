@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from turing_gateway.call import Call
+from turing_gateway.text.habits import Habits
 from turing_gateway.text.stream import TextStream
 from turing_gateway.text.template import ChatTemplate
 from turing_gateway.text.tokenizer import Tokenizer
@@ -27,6 +28,7 @@ class TextModel:
         specials: dict[str, str | None] = msgspec.json.decode(files["special_tokens"])
         source = files["chat_template"].decode()
         self._template = ChatTemplate(source, specials) if source else None
+        self._habits = Habits(self._template, source, self.tokenizer) if self._template else None
 
     def render(self, call: Call) -> list[int]:
         """Return the prompt ids of ``call``.
@@ -51,9 +53,32 @@ class TextModel:
         self._check_ids(ids, "tokens")
         return self.tokenizer.decode(ids, skip_special=skip_special)
 
-    def stream(self, call: Call, choice: int = 0) -> TextStream:
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can reason before it answers."""
+        return self._habits is not None and self._habits.tags is not None
+
+    def constrained(self, call: Call, prompt: Sequence[int]) -> Call:
+        """Return ``call`` with the grammar of its whole answer as ``format``, if it has one.
+
+        ``prompt`` is what ``render`` returned. What cannot be had together is refused.
+        """
+        if self._habits is None or call.prompt is not None:
+            return call
+        return self._habits.constrained(call, prompt)
+
+    def stream(self, call: Call, choice: int = 0, *, prompt: Sequence[int] = ()) -> TextStream:
         """Return what turns the tokens of one choice of ``call`` into events."""
-        return TextStream(self.tokenizer, call, self.info, choice=choice)
+        if self._habits is None or call.prompt is not None:
+            return TextStream(self.tokenizer, call, self.info, choice=choice)
+        return TextStream(
+            self.tokenizer,
+            call,
+            self.info,
+            choice=choice,
+            reading=self._habits.reading(call, prompt),
+            tools=self._habits.scanner(call),
+        )
 
     def _render_prompt(self, call: Call) -> list[int]:
         if isinstance(call.prompt, str):
@@ -65,14 +90,15 @@ class TextModel:
     def _render_chat(self, call: Call) -> list[int]:
         if not call.messages:
             return []
-        if self._template is None:
+        if self._template is None or self._habits is None:
             raise TuringError(
                 Code.UNSUPPORTED,
                 "this model has no chat template; send a prompt to /v1/completions",
                 param="messages",
             )
-        prompt = self._template.render(call, self.tokenizer.control.mark)
-        return self.tokenizer.encode_marked(prompt)
+        prepared = self._habits.prepare(call)
+        prompt = self._template.render(prepared, self.tokenizer.control.mark)
+        return self._habits.finish_prompt(call, self.tokenizer.encode_marked(prompt))
 
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         for token in ids:

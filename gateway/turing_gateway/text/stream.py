@@ -74,11 +74,14 @@ class TextStream:
         self._stops = StopScanner(call.stop, include=call.include_stop)
         self._parser = AnswerParser(reading, tools)
         self._budget = reading.budget
+        self.end_ids = reading.end_ids
+        """What ``force_end`` adds to the answer."""
         self._waiting: deque[_Received] = deque()
         self._out: list[_Received] = []
         self._decoded = 0
         self._released = 0
         self._thought = 0
+        self._over = False
         self.received = 0
         """Tokens taken so far: all that were fed, but for those behind a stop or a spent budget."""
 
@@ -90,8 +93,9 @@ class TextStream:
     @property
     def spent(self) -> bool:
         """Whether the model still reasons with its budget used up: the end has to be forced."""
-        limit = self._budget
-        return limit is not None and self._parser.thinking and self.received >= limit
+        if self._budget is None or self._over:
+            return False
+        return self._parser.thinking and self.received >= self._budget
 
     def feed(self, ids: Sequence[int], logprobs: tuple[TokenLogprobs, ...] = ()) -> list[Event]:
         """Take new tokens (with one ``TokenLogprobs`` each if asked) and return what they show."""
@@ -99,17 +103,12 @@ class TextStream:
         for index, token in enumerate(ids):
             if self.stopped or self.spent:
                 break
-            text = self._receive(token, logprobs[index] if self._logprobs else None)
-            events += self._deliver(self._parser.feed(self._stops.feed(text)))
+            events += self._feed(token, logprobs[index] if self._logprobs else None)
         return _merged(events)
 
-    def force(self, ids: Sequence[int]) -> list[Event]:
-        """Take the tokens of the end tag, which the server puts where the budget is spent."""
-        events: list[Event] = []
-        for token in ids:
-            text = self._receive(token, None)
-            events += self._deliver(self._parser.feed(self._stops.feed(text)))
-        return _merged(events)
+    def force_end(self) -> list[Event]:
+        """Take the end tag that the server puts where the budget is spent."""
+        return _merged([event for token in self.end_ids for event in self._feed(token, None)])
 
     def finish(self, finished: Finished) -> list[Event]:
         """Return the rest and ``Finish``. A half character at the end is dropped.
@@ -121,8 +120,13 @@ class TextStream:
         rest = [*self._deliver(pieces), *self._flush()]
         return [*_merged(rest), self._finish(finished)]
 
+    def _feed(self, token: int, logprobs: TokenLogprobs | None) -> Iterator[Event]:
+        text = self._stops.feed(self._receive(token, logprobs))
+        return self._deliver(self._parser.feed(text))
+
     def _receive(self, token: int, logprobs: TokenLogprobs | None) -> str:
-        text, data = ("", b"") if token in self._end_ids else self._detokenizer.feed(token)
+        self._over = token in self._end_ids
+        text, data = ("", b"") if self._over else self._detokenizer.feed(token)
         self.received += 1
         self._decoded += len(text)
         info = self._describe(token, data, logprobs) if logprobs is not None else None
@@ -217,8 +221,11 @@ def _new_id() -> str:
 
 
 def _end_ids(call: Call, info: ModelInfo) -> frozenset[int]:
-    """Return the tokens that end this answer and are not to be shown."""
-    if call.include_stop:
+    """Return the tokens that end this answer and are not to be shown.
+
+    A constrained answer ends where its grammar does: what an engine sends of it is all text.
+    """
+    if call.include_stop or call.format is not None:
         return frozenset()
     eos: Iterable[int] = () if call.sampling.ignore_eos else info.eos_ids
     return frozenset((*eos, *call.sampling.stop_ids))

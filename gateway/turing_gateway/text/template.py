@@ -4,6 +4,7 @@ The sandbox, its filters and its functions are those that templates on the Huggi
 written for (``transformers.utils.chat_template_utils``).
 """
 
+import hashlib
 import json
 import re
 import time
@@ -57,6 +58,10 @@ class ChatTemplate:
         self._takes_text, self._takes_parts = self._probe_content()
         self.takes_tools = self._probe_tools()
         """Whether the template shows tools to the model at all."""
+        self.takes_system = self._probe_system()
+        """Whether a conversation may begin with a system turn."""
+        long_id = self._probe_call({}, "call_" + 24 * "0")
+        self._short_ids = long_id is None and self._probe_call({}) is not None
         self._arguments_as_text = self._probe_arguments_as_text()
 
     def render(self, call: Call, mark: Mark = str) -> str:
@@ -65,10 +70,6 @@ class ChatTemplate:
         ``mark`` is applied to every string that a user wrote; see ``turing_gateway.text.control``.
         What the template refuses or cannot do is ``Code.INVALID`` on ``messages``.
         """
-        if call.tools and not self.takes_tools:
-            raise TuringError(
-                Code.UNSUPPORTED, "the model's chat template has no place for tools", param="tools"
-            )
         messages = [self._message(i, message, mark) for i, message in enumerate(call.messages)]
         continued = call.template.continue_final_message
         if continued:
@@ -118,6 +119,7 @@ class ChatTemplate:
 
     def _message(self, index: int, message: Message, mark: Mark) -> Json:
         reasoning = None if message.reasoning is None else mark(message.reasoning)
+        answered = message.tool_call_id
         fields: Json = {
             "role": self._role(message.role, mark),
             "content": self._content(index, message, mark),
@@ -126,7 +128,7 @@ class ChatTemplate:
             "reasoning": reasoning,
             "thinking": reasoning,
             "tool_calls": [self._tool_call(index, call, mark) for call in message.tool_calls],
-            "tool_call_id": None if message.tool_call_id is None else mark(message.tool_call_id),
+            "tool_call_id": None if answered is None else mark(self._call_id(answered)),
         }
         return {key: value for key, value in fields.items() if value is not None and value != []}
 
@@ -158,8 +160,15 @@ class ChatTemplate:
         if not self._arguments_as_text:
             arguments = _parse_arguments(call.arguments, f"messages.{index}.tool_calls")
         function = {"name": call.name, "arguments": arguments}
-        marked: Json = _marked({"id": call.id, "type": "function", "function": function}, mark)
+        identity = self._call_id(call.id)
+        marked: Json = _marked({"id": identity, "type": "function", "function": function}, mark)
         return marked
+
+    def _call_id(self, given: str) -> str:
+        """Return the id as the template takes it: Mistral's want nine letters or digits."""
+        if not self._short_ids or (len(given) == 9 and given.isalnum()):
+            return given
+        return hashlib.sha256(given.encode()).hexdigest()[:9]
 
     # What the template can take
 
@@ -184,12 +193,17 @@ class ChatTemplate:
         tool = _tool(Tool(name=_PROBE, description=_PROBE))
         return _PROBE in (self._probe(messages, tools=[tool]) or "")
 
+    def _probe_system(self) -> bool:
+        system = {"role": "system", "content": self._probe_text(_PROBE)}
+        hello = {"role": "user", "content": self._probe_text("Hi")}
+        return _PROBE in (self._probe([system, hello]) or "")
+
     def _probe_arguments_as_text(self) -> bool:
         return self._probe_call({_PROBE: 1}) is None and self._probe_call("{}") is not None
 
-    def _probe_call(self, arguments: Any) -> str | None:
+    def _probe_call(self, arguments: Any, identity: str = "call00000") -> str | None:
         function = {"name": _PROBE, "arguments": arguments}
-        call = {"id": "call00000", "type": "function", "function": function}
+        call = {"id": identity, "type": "function", "function": function}
         hello = self._probe_text("Hi")
         return self._probe(
             [{"role": "user", "content": hello}, {"role": "assistant", "tool_calls": [call]}]

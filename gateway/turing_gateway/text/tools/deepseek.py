@@ -138,7 +138,11 @@ def deepseek() -> Dialect:
         detects=lambda template: _CALL in template and _FENCE not in template,
         reader=DeepSeekCalls,
         syntax=Syntax(
-            begin=_CALLS, call=_CALL + "{name}" + _SEP, end_call=_CALL_END, end=_CALLS_END
+            begin=_CALLS,
+            call=_CALL + "{name}" + _SEP,
+            end_call=_CALL_END,
+            end=_CALLS_END,
+            tag=_CALLS,
         ),
         markers=(_CALLS, _CALLS_END, _CALL, _CALL_END, _SEP),
     )
@@ -155,6 +159,7 @@ def deepseek_fenced() -> Dialect:
             end_call=f"\n{_FENCE_END}{_CALL_END}",
             between="\n",
             end=_CALLS_END,
+            tag=_CALLS,
         ),
         markers=(_CALLS, _CALLS_END, _CALL, _CALL_END, _SEP),
     )

@@ -11,7 +11,9 @@ from turing_protocol.registry import Registry
 class Syntax(msgspec.Struct, frozen=True):
     """How calls are written, for a grammar: ``begin`` (``call`` arguments ``end_call``)+ ``end``.
 
-    ``call`` may contain ``{name}``; ``between`` separates calls. Without ``many`` there can be one.
+    ``call`` contains ``{name}``; ``between`` separates calls. Without ``many`` there can be one.
+    Text goes on until ``tag``, with which calls begin; where there is no tag, an answer without
+    calls matches the regular expression ``plain``.
     """
 
     call: str
@@ -20,8 +22,16 @@ class Syntax(msgspec.Struct, frozen=True):
     between: str = ""
     end: str = ""
     many: bool = True
+    tag: str = ""
     plain: str = ""
-    """Regular expression of an answer without calls, where no ``begin`` and ``call`` tag tells."""
+
+    def opening(self, name: str) -> str:
+        """Return what stands before the arguments of the first call."""
+        return self.begin + self.call.replace("{name}", name)
+
+    def following(self, name: str) -> str:
+        """Return what stands before the arguments of a later call."""
+        return self.between + self.call.replace("{name}", name)
 
 
 class Dialect(msgspec.Struct, frozen=True):

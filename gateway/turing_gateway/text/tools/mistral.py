@@ -79,7 +79,7 @@ def mistral() -> Dialect:
     return Dialect(
         detects=lambda template: _START in template and _ARGS in template,
         reader=MistralCalls,
-        syntax=Syntax(call=_START + "{name}" + _ARGS),
+        syntax=Syntax(call=_START + "{name}" + _ARGS, tag=_START),
         markers=(_START, _ARGS, _ID),
     )
 
@@ -95,6 +95,7 @@ def mistral_list() -> Dialect:
             end_call="}",
             between=", ",
             end="]",
+            tag=_START,
         ),
         markers=(_START,),
     )

@@ -92,16 +92,20 @@ class ObjectCalls(Scanner):
         return True
 
 
+HERMES = Syntax(
+    call='<tool_call>\n{"name": "{name}", "arguments": ',
+    end_call="}\n</tool_call>",
+    between="\n",
+    tag="<tool_call>",
+)
+
+
 def hermes() -> Dialect:
     """Hermes, Qwen 2.5 and 3, and what is taught to models that know no tools."""
     return Dialect(
         detects=_is_hermes,
         reader=lambda names: ObjectCalls(names, "<tool_call>", "</tool_call>"),
-        syntax=Syntax(
-            call='<tool_call>\n{"name": "{name}", "arguments": ',
-            end_call="}\n</tool_call>",
-            between="\n",
-        ),
+        syntax=HERMES,
         markers=("<tool_call>", "</tool_call>"),
     )
 
