@@ -56,6 +56,7 @@ bench: setup ## regenerate the numbers in bench/results
 
 docs: setup ## regenerate the generated pages of docs/
 	$(BIN)/python -m scripts.cli_docs
+	$(BIN)/python -m scripts.structure_docs
 
 clean: ## remove what setup and test built
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -118,9 +118,10 @@ def test_a_chat_is_answered_as_by_transformers(
 def test_prompts_are_tokenised_as_by_transformers(smollm: Served, weights: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
     client = smollm.client()
-    for prompt in RAW:
-        expected = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        assert served_raw(client, prompt)[0] == expected
+    body = {"model": model(client), "prompt": RAW}
+    rendered: Any = client.post("/completions/render", cast_to=object, body=body)
+    expected = [tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in RAW]
+    assert [prompt["token_ids"] for prompt in rendered] == expected
 
 
 def test_an_answer_does_not_depend_on_its_company(smollm: Served) -> None:
