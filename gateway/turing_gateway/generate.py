@@ -92,10 +92,6 @@ class Generator:
         """Return whether ``model`` can reason before it answers."""
         return (await self._text(self.find(model))).thinks
 
-    async def thinks(self, model: str) -> bool:
-        """Return whether ``model`` can reason before it answers."""
-        return (await self._text(self.find(model))).thinks
-
     async def render(self, call: Call) -> list[int]:
         """Return the prompt ids that ``run`` would submit."""
         return await self._render(call, await self._text(self.find(call.model)))

@@ -57,6 +57,7 @@ class Answer:
                 self.ids += event.ids
             case ToolDelta():
                 self._call(event)
+                self.ids += event.ids
             case Finish():
                 self.reason = event.reason
             case Failure():
@@ -87,7 +88,7 @@ class Usage:
 
     def count(self, event: Event) -> None:
         """Take one event of any choice."""
-        if isinstance(event, TextDelta | ThinkDelta):
+        if isinstance(event, TextDelta | ThinkDelta | ToolDelta):
             self.seen += len(event.ids)
         elif isinstance(event, Begin):
             if event.choice % self._choices == 0:

@@ -1,17 +1,18 @@
 """OpenAI bodies to Calls: what JSON types cannot check is checked here."""
 
-from collections.abc import Sequence
+from collections.abc import Container
 from typing import Any
 
 import msgspec
 
-from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall
+from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall, ToolChoice
 from turing_gateway.fronts.base import Services, resolve_model
 from turing_gateway.fronts.openai_types import (
     DECODE_UNSERVED,
     MAX_PROMPTS,
     NEUTRAL,
     PROMPT_UNSERVED,
+    AllowedChoice,
     ChatBody,
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -42,8 +43,10 @@ def chat_call(services: Services, body: ChatBody, controls: Controls, request_id
         model=ref.name,
         messages=tuple(_message(m, f"messages.{i}") for i, m in enumerate(body.messages)),
         tools=_tools(body),
+        tool_choice=_tool_choice(body),
         template=_template(body),
         effort=body.reasoning_effort or ref.effort,
+        thinking_tokens=body.thinking_token_budget,
         max_tokens=max_tokens,
         sampling=_sampling(body, logprobs),
         **_shared(body, controls, request_id),
@@ -75,16 +78,8 @@ def refuse_unserved(body: SamplingBody) -> None:
 
 
 def refuse_chat_options(body: ChatBody) -> None:
-    """Raise ``Code.UNSUPPORTED`` for an echo, and when the answer might have to be a tool call."""
+    """Raise ``Code.UNSUPPORTED`` for an echo, which only text completions have."""
     _refuse_set(body, ("echo",))
-    refuse_tool_calls(body.tools, body.tool_choice)
-
-
-def refuse_tool_calls(tools: Sequence[object] | None, choice: object) -> None:
-    """Raise ``Code.UNSUPPORTED`` when the answer might have to be a call of one of ``tools``."""
-    if tools and choice != "none":
-        param = "tools" if choice in (None, "auto") else "tool_choice"
-        raise _unsupported(param, "this server does not make tool calls")
 
 
 def _shared(body: SamplingBody, controls: Controls, request_id: str) -> dict[str, Any]:
@@ -209,8 +204,32 @@ def _arguments(given: str | dict[str, Any]) -> str:
 
 
 def _tools(body: ChatBody) -> tuple[Tool, ...]:
-    _check_choice(body)
-    return tuple(_tool(tool) for tool in body.tools or ())
+    """Return the tools, of which only the allowed ones are shown where the choice names some."""
+    tools = {tool.function.name: _tool(tool) for tool in body.tools or ()}
+    if not isinstance(body.tool_choice, AllowedChoice):
+        return tuple(tools.values())
+    names = [tool.function.name for tool in body.tool_choice.allowed_tools.tools]
+    return tuple(tools[_known(tools, name)] for name in dict.fromkeys(names))
+
+
+def _tool_choice(body: ChatBody) -> ToolChoice:
+    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if choice not in (None, "auto", "none") and not body.tools:
+        raise _invalid("tool_choice", "needs tools")
+    match choice:
+        case NamedChoice(function=function):
+            names = [tool.function.name for tool in body.tools or ()]
+            return ToolChoice(mode="named", name=_known(names, function.name), parallel=parallel)
+        case AllowedChoice(allowed_tools=allowed):
+            return ToolChoice(mode=allowed.mode, parallel=parallel)
+        case mode:
+            return ToolChoice(mode=mode or "auto", parallel=parallel)
+
+
+def _known(names: Container[str], name: str) -> str:
+    if name not in names:
+        raise _invalid("tool_choice", f"names {name[:64]!r}, which is not in tools")
+    return name
 
 
 def _tool(body: ToolBody) -> Tool:
@@ -221,18 +240,6 @@ def _tool(body: ToolBody) -> Tool:
         parameters=function.parameters or {},
         strict=function.strict or False,
     )
-
-
-def _check_choice(body: ChatBody) -> None:
-    choice = body.tool_choice
-    if choice in (None, "auto", "none"):
-        return
-    if not body.tools:
-        raise _invalid("tool_choice", "needs tools")
-    if isinstance(choice, NamedChoice):
-        name = choice.function.name
-        if all(tool.function.name != name for tool in body.tools):
-            raise _invalid("tool_choice", f"names {name[:64]!r}, which is not in tools")
 
 
 def _prompts(body: TextBody) -> list[str | tuple[int, ...]]:

@@ -32,7 +32,7 @@ from turing_gateway.fronts.openai_reply import (
     identity,
     sse,
 )
-from turing_gateway.fronts.openai_types import ChatBody
+from turing_gateway.fronts.openai_types import ChatBody, NamedChoice
 from turing_gateway.headers import effective_headers
 from turing_gateway.http import (
     EventStream,
@@ -102,7 +102,7 @@ def _choice(index: int, body: ChatBody, answer: Answer) -> dict[str, Any]:
         "index": index,
         "message": _message(body, answer),
         "logprobs": chat_logprobs(answer.tokens) if body.logprobs else None,
-        "finish_reason": answer.reason,
+        "finish_reason": finish_reason(body, answer.reason),
     }
     if body.return_token_ids:
         choice["token_ids"] = answer.ids
@@ -126,6 +126,12 @@ def _message(body: ChatBody, answer: Answer) -> dict[str, Any]:
     return message
 
 
+def finish_reason(body: ChatBody, reason: str) -> str:
+    """Return ``reason`` as OpenAI has it: a call that the client chose is not the model's."""
+    chosen = reason == "tool_calls" and isinstance(body.tool_choice, NamedChoice)
+    return "stop" if chosen else reason
+
+
 class ChatStream:
     """Writes the events of one call as ``chat.completion.chunk`` lines.
 
@@ -135,6 +141,7 @@ class ChatStream:
 
     def __init__(self, chunks: Chunks, body: ChatBody, prompt: Sequence[int] | None = None) -> None:
         self._chunks = chunks
+        self._body = body
         self._thinks = body.include_reasoning is not False
         self._logprobs = body.logprobs or False
         self._ids = body.return_token_ids or False
@@ -150,15 +157,17 @@ class ChatStream:
                 delta = b'{"content":' + encode(text) + b"}"
                 return self._delta(choice, delta, ids, tokens)
             case ThinkDelta(choice, text, ids):
-                if not self._thinks:
+                if not (self._thinks and (text or self._ids)):
                     return b""
                 return self._delta(choice, b'{"reasoning_content":' + encode(text) + b"}", ids)
             case ToolDelta():
-                return self._delta(event.choice, encode({"tool_calls": [_tool_delta(event)]}))
+                delta = encode({"tool_calls": [_tool_delta(event)]})
+                return self._delta(event.choice, delta, event.ids)
             case Begin():
                 return self._begin(event)
             case Finish():
-                return self._chunks.choice(event.choice, b"{}", finish=encode(event.reason))
+                reason = finish_reason(self._body, event.reason)
+                return self._chunks.choice(event.choice, b"{}", finish=encode(reason))
             case Failure():
                 raise event.error
 

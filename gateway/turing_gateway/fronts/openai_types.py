@@ -123,10 +123,24 @@ class NamedChoice(Struct, tag_field="type", tag="function"):
     function: NamedFunction
 
 
+class AllowedTool(Struct):
+    """One of the tools that may be called."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class AllowedTools(Struct):
+    """Which tools may be called, and whether one has to be."""
+
+    tools: Annotated[list[AllowedTool], Meta(min_length=1)]
+    mode: Literal["auto", "required"] = "auto"
+
+
 class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
     """``tool_choice`` that narrows the tools."""
 
-    allowed_tools: dict[str, Any]
+    allowed_tools: AllowedTools
 
 
 ToolChoice = Literal["auto", "none", "required"] | NamedChoice | AllowedChoice
@@ -239,7 +253,7 @@ class ChatBody(SamplingBody, kw_only=True):
     functions: Any = None
     function_call: Any = None
     echo: Any = None
-    thinking_token_budget: Any = None
+    thinking_token_budget: Natural | None = None
     modalities: Any = None
     audio: Any = None
     web_search_options: Any = None
@@ -281,7 +295,6 @@ DECODE_UNSERVED = (
     "kv_transfer_params",
     "stream_interval",
     "priority",
-    "thinking_token_budget",
     "modalities",
     "audio",
     "web_search_options",

@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from turing_gateway.fronts.base import Services, read_controls
 from turing_gateway.fronts.collect import first_event, written
-from turing_gateway.fronts.responses_call import named_as_here, refuse_unserved, responses_call
+from turing_gateway.fronts.responses_call import named_as_here, responses_call
 from turing_gateway.fronts.responses_reply import Items, gather, opening, sse
 from turing_gateway.fronts.responses_types import ResponsesBody
 from turing_gateway.headers import effective_headers
@@ -36,7 +36,6 @@ class Responses:
         controls = read_controls(request, body.turing)
         with named_as_here():
             call = responses_call(self._services, body, controls, request_id(request))
-            refuse_unserved(body)
             items = Items(opening(call, body))
             events = self._services.run(call)
             first = await first_event(request.receive, events)

@@ -1,6 +1,6 @@
 """Bodies of the Responses API to Calls: what JSON types cannot check is checked here."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,7 +8,6 @@ import msgspec
 
 from turing_gateway.call import Call, Message, Part, Tool, ToolCall, ToolChoice
 from turing_gateway.fronts.base import Services, resolve_model
-from turing_gateway.fronts.openai_call import refuse_tool_calls
 from turing_gateway.fronts.responses_types import (
     ITEMS,
     LOGPROBS,
@@ -55,7 +54,7 @@ def responses_call(
     return Call(
         model=ref.name,
         messages=_conversation(body),
-        tools=tuple(_tool(tool) for tool in body.tools or ()),
+        tools=_tools(body),
         tool_choice=_choice(body),
         format=_format(body),
         format_field="text.format",
@@ -74,11 +73,6 @@ def responses_call(
         salt=body.cache_salt or "",
         session=body.prompt_cache_key or "",
     )
-
-
-def refuse_unserved(body: ResponsesBody) -> None:
-    """Raise ``Code.UNSUPPORTED`` for what would change the answer and cannot be done."""
-    refuse_tool_calls(body.tools, body.tool_choice)
 
 
 @contextmanager
@@ -206,6 +200,15 @@ def _texts(item: ReasoningInput) -> list[str]:
 # The answer
 
 
+def _tools(body: ResponsesBody) -> tuple[Tool, ...]:
+    """Return the tools, of which only the allowed ones are shown where the choice names some."""
+    tools = {tool.name: _tool(tool) for tool in body.tools or ()}
+    if not isinstance(body.tool_choice, AllowedTools):
+        return tuple(tools.values())
+    names = dict.fromkeys(tool.name for tool in body.tool_choice.tools)
+    return tuple(tools[_known(tools, name)] for name in names)
+
+
 def _tool(body: FunctionTool) -> Tool:
     return Tool(
         name=body.name,
@@ -217,15 +220,22 @@ def _tool(body: FunctionTool) -> Tool:
 
 def _choice(body: ResponsesBody) -> ToolChoice:
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
-    if isinstance(choice, AllowedTools):
-        raise _unsupported("tool_choice", "send only the tools that are allowed")
     if choice not in (None, "auto", "none") and not body.tools:
         raise _invalid("tool_choice", "needs tools")
-    if isinstance(choice, NamedTool):
-        if all(tool.name != choice.name for tool in body.tools or ()):
-            raise _invalid("tool_choice", f"names {choice.name[:64]!r}, which is not in tools")
-        return ToolChoice(mode="named", name=choice.name, parallel=parallel)
-    return ToolChoice(mode=choice or "auto", parallel=parallel)
+    match choice:
+        case NamedTool(name):
+            known = _known([tool.name for tool in body.tools or ()], name)
+            return ToolChoice(mode="named", name=known, parallel=parallel)
+        case AllowedTools(mode=mode):
+            return ToolChoice(mode=mode, parallel=parallel)
+        case mode:
+            return ToolChoice(mode=mode or "auto", parallel=parallel)
+
+
+def _known(names: Container[str], name: str) -> str:
+    if name not in names:
+        raise _invalid("tool_choice", f"names {name[:64]!r}, which is not in tools")
+    return name
 
 
 def _format(body: ResponsesBody) -> Constraint | None:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fakes.generator import Gateway
-from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall
+from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall, ToolChoice
 from turing_protocol.sampling import Constraint, Sampling
 
 USER = {"role": "user", "content": "hi"}
@@ -158,6 +159,50 @@ def test_tools_arrive_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    ("choice", "made"),
+    [
+        (None, ToolChoice()),
+        ("auto", ToolChoice()),
+        ("none", ToolChoice(mode="none")),
+        ("required", ToolChoice(mode="required")),
+        (
+            {"type": "function", "function": {"name": "f"}},
+            ToolChoice(mode="named", name="f"),
+        ),
+    ],
+)
+def test_a_tool_choice_arrives(choice: Any, made: ToolChoice) -> None:
+    assert call(tools=[FUNCTION], tool_choice=choice).tool_choice == made
+    single = call(tools=[FUNCTION], tool_choice=choice, parallel_tool_calls=False).tool_choice
+    assert single == msgspec.structs.replace(made, parallel=False)
+
+
+def test_only_allowed_tools_are_offered() -> None:
+    other = {"type": "function", "function": {"name": "g"}}
+    choice = {
+        "type": "allowed_tools",
+        "allowed_tools": {
+            "mode": "required",
+            "tools": [{"type": "function", "function": {"name": "g"}}],
+        },
+    }
+    made = call(tools=[FUNCTION, other], tool_choice=choice)
+    assert [tool.name for tool in made.tools] == ["g"]
+    assert made.tool_choice == ToolChoice(mode="required")
+
+
+def test_how_long_the_model_may_think_arrives() -> None:
+    made = call(reasoning_effort="low", thinking_token_budget=7)
+    assert (made.effort, made.thinking_tokens) == ("low", 7)
+
+
+UNKNOWN = {
+    "type": "allowed_tools",
+    "allowed_tools": {"tools": [{"type": "function", "function": {"name": "other"}}]},
+}
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"messages": None}, "messages"),
@@ -216,7 +261,9 @@ def test_tools_arrive_whole() -> None:
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
         ({"tools": [FUNCTION], "tool_choice": "maybe"}, "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": NAMED}, "tool_choice"),
+        ({"tools": [FUNCTION], "tool_choice": UNKNOWN}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": NAMED}, "tool_choice"),
         ({"reasoning_effort": "ultra"}, "reasoning_effort"),
         ({"cache_salt": "a/b"}, "cache_salt"),
         ({"cache_salt": ""}, "cache_salt"),

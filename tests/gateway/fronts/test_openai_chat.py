@@ -264,7 +264,6 @@ UNSERVED: list[tuple[str, Any]] = [
     ("kv_transfer_params", {}),
     ("stream_interval", 4),
     ("priority", 3),
-    ("thinking_token_budget", 5),
     ("modalities", ["text", "audio"]),
     ("audio", {}),
     ("web_search_options", {}),
@@ -273,7 +272,6 @@ UNSERVED: list[tuple[str, Any]] = [
     ("functions", []),
     ("function_call", "auto"),
     ("truncate_prompt_tokens", -1),
-    ("tools", [{"type": "function", "function": {"name": "f"}}]),
     ("echo", True),
     ("add_special_tokens", True),
 ]
@@ -320,6 +318,24 @@ def test_tools_that_may_not_be_called_reach_the_template() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     assert gateway.chat(tools=tools, tool_choice="none").status_code == 200
     assert [tool.name for tool in gateway.call().tools] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        (None, "tool_calls"),
+        ("required", "tool_calls"),
+        ({"type": "function", "function": {"name": "add"}}, "stop"),
+    ],
+)
+def test_the_finish_reason_is_the_same_in_both_modes(choice: Any, reason: str) -> None:  # F19
+    gateway = Gateway(tool_calls)
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    fields = {"tools": tools, "tool_choice": choice}
+    whole = gateway.chat(**fields).json()["choices"][0]
+    assert (whole["finish_reason"], len(whole["message"]["tool_calls"])) == (reason, 2)
+    text = gateway.chat(**fields, stream=True).text
+    assert f'"finish_reason":"{reason}"' in text
 
 
 @pytest.mark.parametrize(

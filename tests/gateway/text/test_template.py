@@ -197,9 +197,30 @@ def test_tools_and_calls_are_rendered_as_openai_writes_them() -> None:
     assert lines[1] == 'user:Hi;assistant:c1 f {"x": "é"};tool:found;'
 
 
-def test_tools_are_refused_where_the_template_would_drop_them() -> None:
-    error = refusal(PLAIN, call(user(), tools=(Tool(name="f"),)))
-    assert (error.code, error.param) == (Code.UNSUPPORTED, "tools")
+def test_whether_a_template_shows_tools_and_takes_a_system_turn_is_found_out() -> None:
+    assert not ChatTemplate(PLAIN, {}).takes_tools
+    assert ChatTemplate("{{ tools[0].function.name if tools }}", {}).takes_tools
+    assert ChatTemplate(PLAIN, {}).takes_system
+    assert not ChatTemplate(
+        "{{ raise_exception('no') if messages[0].role == 'system' }}", {}
+    ).takes_system
+
+
+def test_a_template_that_wants_short_ids_gets_the_same_one_for_call_and_result() -> None:
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{{ raise_exception('9 letters') if c.id | length != 9 else '<' + c.id + '>' }}{% endfor %}"
+        "{{ '[' + m.tool_call_id + ']' if m.tool_call_id }}{% endfor %}"
+    )
+    history = (
+        Message(role="user", content="Hi"),
+        Message(role="assistant", tool_calls=(ToolCall("call_0123456789", "f", "{}"),)),
+        Message(role="tool", content="1", tool_call_id="call_0123456789"),
+        Message(role="assistant", tool_calls=(ToolCall("a2B4c6D8e", "f", "{}"),)),
+    )
+    prompt = ChatTemplate(source, {}).render(call(*history))
+    first = prompt[1:10]
+    assert prompt == f"<{first}>[{first}]<a2B4c6D8e>"
 
 
 def test_arguments_stay_text_for_a_template_that_joins_them() -> None:
