@@ -69,7 +69,7 @@ def _model(settings: EngineSettings) -> tuple[str, str, Assets]:
     if reference is not None and reference.startswith(PREFIX):
         if name not in ("auto", "scripted"):
             raise _bad(f"--runner {name} does not run scripted models", "runner")
-        return "scripted", reference, Assets(scripted_info(reference), scripted_files())
+        return "scripted", reference, Assets(scripted_info(reference), scripted_files(reference))
     if name == "scripted":
         raise _bad(f"--runner scripted runs only --model {PREFIX}", "runner")
     located = locate(reference, hf_home=settings.hf_home)

@@ -30,5 +30,5 @@ def export(settings: EngineSettings, folder: Path) -> None:
 def _assets(settings: EngineSettings) -> Assets:
     reference = settings.model
     if reference is not None and reference.startswith(PREFIX):
-        return Assets(scripted_info(reference), scripted_files())
+        return Assets(scripted_info(reference), scripted_files(reference))
     return load_assets(locate(reference, hf_home=settings.hf_home))

@@ -2,8 +2,9 @@
 
 ``--model scripted:`` makes the next token a hash of the whole history before it, so a wrong page,
 position or resumed token changes all that follows. ``scripted:text=FILE`` and ``scripted:ids=1+2``
-replay a script and then end the sequence. ``delay_ms=N`` makes every step take that long; options
-are separated by commas. There are no logits: sampling parameters other than ``seed``,
+replay a script and then end the sequence. ``delay_ms=N`` makes every step take that long,
+``template=FILE`` is its chat template instead of ChatML; options are separated by commas.
+There are no logits: sampling parameters other than ``seed``,
 ``min_tokens`` and ``logprobs`` have nothing to act on.
 """
 
@@ -49,6 +50,8 @@ class Script(msgspec.Struct, frozen=True):
     ids: tuple[int, ...] | None = None
     delay: float = 0.0
     """Seconds per step."""
+    template: str = _TEMPLATE
+    """Source of the chat template."""
 
 
 def parse_script(reference: str) -> Script:
@@ -88,10 +91,15 @@ def _with_delay(script: Script, value: str) -> Script:
     return msgspec.structs.replace(script, delay=delay)
 
 
+def _with_template(script: Script, value: str) -> Script:
+    return msgspec.structs.replace(script, template=Path(value).read_text())
+
+
 _OPTIONS: dict[str, Callable[[Script, str], Script]] = {
     "ids": _with_ids,
     "text": _with_text,
     "delay_ms": _with_delay,
+    "template": _with_template,
 }
 
 
@@ -194,12 +202,13 @@ def scripted_info(reference: str) -> ModelInfo:
     )
 
 
-def scripted_files() -> dict[str, bytes]:
-    """Return the assets a gateway needs: a byte-level tokenizer and a ChatML template."""
+def scripted_files(reference: str = PREFIX) -> dict[str, bytes]:
+    """Return the assets a gateway needs: a byte-level tokenizer and a chat template."""
+    template = parse_script(reference).template
     special = dict.fromkeys(("bos_token", "unk_token", "pad_token")) | {"eos_token": SPECIAL[1]}
     return {
         "tokenizer.json": msgspec.json.encode(_tokenizer()),
-        "chat_template": _TEMPLATE.encode(),
+        "chat_template": template.encode(),
         "special_tokens": msgspec.json.encode(special),
         "generation_config": msgspec.json.encode({"eos_ids": (EOS,), "defaults": {}}),
         "metadata": b"{}",

@@ -156,3 +156,10 @@ def test_the_tokenizer_is_one_id_per_byte(text: str) -> None:
         assert tokenizer.decode(ids) == text
     assert tokenizer.token_to_id(SPECIAL[1]) == EOS
     assert tokenizer.get_vocab_size() == VOCAB_SIZE
+
+
+def test_a_script_may_bring_its_own_chat_template(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ messages }}")
+    reference = f"scripted:ids=1,template={tmp_path}/t.jinja"
+    assert scripted_files(reference)["chat_template"] == b"{{ messages }}"
+    assert scripted_info(reference).digest != scripted_info("scripted:ids=1").digest
