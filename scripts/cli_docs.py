@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
 HEAD = """# Commands
 
-Written by `make docs`. A flag wins over its variable, a variable over the `--config` file (TOML, the
-flags' names as keys), and that over the default. Exit codes: 0 done, 1 failed, 2 misused.
+Written by `make docs`. A flag wins over its variable, a variable over the `--config` file (TOML,
+the flags as keys), that over the default. Exit codes: 0 done, 1 failed, 2 misused.
 """
 
 

@@ -87,8 +87,8 @@ class Process:
 class Served:
     """A process that serves HTTP: ``turing serve`` or a gateway alone."""
 
-    def __init__(self, argv: Sequence[str], log: Path, port: int) -> None:
-        self.process = Process(argv, log)
+    def __init__(self, process: Process, port: int) -> None:
+        self.process = process
         self.url = f"http://127.0.0.1:{port}"
         self.server = Server(self.url)
 
@@ -118,7 +118,7 @@ def serve(folder: Path, *flags: str) -> Served:
     """Start ``turing serve`` on a free port."""
     port = free_port()
     argv = [*TURING, "serve", "--port", str(port), *flags]
-    return Served(argv, folder / f"serve-{port}.log", port)
+    return Served(Process(argv, folder / f"serve-{port}.log"), port)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ class Cluster:
         port = free_port()
         argv = [*GATEWAY, "--engines", ",".join(map(self._address, range(2)))]
         argv += ["--port", str(port), "--exit-with-parent"]
-        return Served(argv, self._folder / f"g{port}.log", port)
+        return Served(Process(argv, self._folder / f"g{port}.log"), port)
 
     def _address(self, index: int) -> str:
         return f"ipc://{self._folder}/e{index}"
