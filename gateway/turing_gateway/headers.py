@@ -37,7 +37,7 @@ class ControlsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sparsity: Annotated[float, Meta(ge=0, le=MAX_SPARSITY)] | None = None
     svd_kv: Literal[0, 1] | None = None
     draft_tokens: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
-    tenant_id: Annotated[str, Meta(pattern=f"^{_ADAPTER.pattern}$")] | None = None
+    tenant_id: Annotated[str, Meta(pattern=rf"^{_ADAPTER.pattern}$(?!\n)")] | None = None
     strict: bool | None = None
 
 

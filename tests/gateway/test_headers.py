@@ -1,10 +1,17 @@
 """``X-Turing-*`` headers, in and out."""
 
+import msgspec
 import pytest
 from starlette.datastructures import Headers
 
 from fakes.generator import begin
-from turing_gateway.headers import Controls, effective_headers, read_headers
+from turing_gateway.headers import (
+    Controls,
+    ControlsBody,
+    effective_headers,
+    merged,
+    read_headers,
+)
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
 from turing_protocol.sampling import Knobs
@@ -74,3 +81,26 @@ def test_the_answer_tells_what_the_engine_applied() -> None:
         "X-Turing-KV-Utilization": "0.2500",
         "X-Turing-Queue-Depth": "3",
     }
+
+
+FULL = Controls(Lane.BATCH, Knobs(0.5, 1, 3), "sql", True)
+
+
+def test_a_body_that_sets_nothing_changes_nothing() -> None:
+    assert merged(FULL, ControlsBody()) == FULL
+    assert merged(Controls(), ControlsBody()) == Controls()
+
+
+def test_what_a_body_sets_wins_over_headers() -> None:
+    body = ControlsBody(
+        lane="background", sparsity=0.0, svd_kv=0, draft_tokens=0, tenant_id="b", strict=False
+    )
+    assert merged(FULL, body) == Controls(Lane.BACKGROUND, Knobs(0.0, 0, 0), "b", False)
+
+
+@pytest.mark.parametrize("name", ControlsBody.__struct_fields__)
+def test_every_field_of_a_body_is_a_header(name: str) -> None:
+    value = {"lane": "batch", "sparsity": "0.5", "tenant_id": "a"}.get(name, "1")
+    header = "X-Turing-" + name.replace("_", "-")
+    body = msgspec.convert({name: value}, ControlsBody, strict=False)
+    assert merged(Controls(), body) == read_headers(Headers({header: value})) != Controls()

@@ -15,7 +15,7 @@ MAX_STOPS = 256
 
 Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
-ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$(?!\n)")]
 
 
 class TextBlock(Struct, tag_field="type", tag="text"):

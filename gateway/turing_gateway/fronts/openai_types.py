@@ -23,8 +23,8 @@ Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 StopStrings = Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
-FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-CacheSalt = Annotated[str, Meta(pattern=r"^[^@/\\\x00]{1,128}$")]
+FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$(?!\n)")]
+CacheSalt = Annotated[str, Meta(pattern=r"^[^@/\\\x00]{1,128}$(?!\n)")]
 TokenIds = Annotated[list[Natural], Meta(min_length=1)]
 
 

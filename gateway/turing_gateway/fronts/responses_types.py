@@ -119,8 +119,8 @@ class NamedTool(Struct, tag_field="type", tag="function"):
 class AllowedTools(Struct, tag_field="type", tag="allowed_tools"):
     """``tool_choice`` that narrows the tools."""
 
-    mode: Literal["auto", "required"]
-    tools: list[dict[str, Any]]
+    tools: Annotated[list[NamedTool], Meta(min_length=1)]
+    mode: Literal["auto", "required"] = "auto"
 
 
 Choice = Literal["auto", "none", "required"] | NamedTool | AllowedTools
