@@ -62,10 +62,14 @@ class DeepSeekCalls(Scanner):
         self._state = self._header
 
     def _header(self) -> bool:
-        if not self._name_until(_SEP):
+        found = self._name_until(_SEP)
+        if len(self._name) > _LONGEST_NAME:
+            self._give_up()
+        elif found:
+            self._take(len(_SEP))
+            self._state = self._behind_separator
+        else:
             return False
-        self._take(len(_SEP))
-        self._state = self._behind_separator
         return True
 
     def _behind_separator(self) -> bool:
@@ -79,9 +83,13 @@ class DeepSeekCalls(Scanner):
         return True
 
     def _fenced_name(self) -> bool:
-        if not self._name_until("\n"):
+        found = self._name_until("\n")
+        if len(self._name) > _LONGEST_NAME:
+            self._give_up()
+        elif found:
+            self._state = self._opening_brace
+        else:
             return False
-        self._state = self._opening_brace
         return True
 
     def _opening_brace(self) -> bool:
@@ -118,13 +126,10 @@ class DeepSeekCalls(Scanner):
         return True
 
     def _name_until(self, tag: str) -> bool:
-        """Read a name; true with the cursor at ``tag``. One that gets too long is no name."""
+        """Read a name; true with the cursor at ``tag``, before which it ends."""
         at = self._text.find(tag, self._at)
         end = at if at >= 0 else len(self._text) - held_back(self._text[self._at :], tag)
         self._name += self._take(end - self._at)
-        if len(self._name) > _LONGEST_NAME:
-            self._give_up()
-            return False
         return at >= 0
 
     def _give_up(self) -> None:

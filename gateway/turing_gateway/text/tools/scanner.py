@@ -143,7 +143,7 @@ class Scanner:
         if self._aside is None:
             self._put_arguments(reader)
             return True if ended else None
-        if reader.failed:
+        if ended:
             self._reject()
             return False
         return None
