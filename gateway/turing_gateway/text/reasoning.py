@@ -119,7 +119,7 @@ class ThinkSplitter:
 
     def _before(self) -> list[Piece]:
         lead = len(self._text) - len(self._text.lstrip())
-        if self._text.startswith(self._tags.start, lead):
+        if lead <= _LEAD and self._text.startswith(self._tags.start, lead):
             self.inside, self._read = True, self._lead
             return self._silent(lead + len(self._tags.start))
         if lead <= _LEAD and self._tags.start.startswith(self._text[lead:]):
