@@ -1,5 +1,7 @@
 """The ASGI application: routes of every front behind the checks that all requests pass."""
 
+from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -27,6 +29,7 @@ from turing_gateway.middleware import (
     not_draining,
     single_framing,
 )
+from turing_gateway.openapi import document
 from turing_gateway.settings import GatewaySettings
 from turing_protocol.errors import Code, TuringError
 
@@ -44,8 +47,10 @@ def build_app(
         return served and not drain.started
 
     services = Services(generator, metrics.watch, views, ready, build_version())
+    routes = [*_routes(services), Route("/metrics", _scrape(metrics))]
+    routes.append(Route("/openapi.json", _describe(routes, settings)))
     app = Starlette(
-        routes=[*_routes(services), Route("/metrics", _scrape(metrics))],
+        routes=routes,
         middleware=_middleware(settings, drain),
         exception_handlers={HTTPException: _http_error},
     )
@@ -82,9 +87,22 @@ def _middleware(settings: GatewaySettings, drain: Drain) -> list[Middleware]:
 
 def _scrape(metrics: Metrics) -> Handler:
     async def scrape(request: Request) -> Response:
+        """Return all metrics in Prometheus' text format."""
         return Response(metrics.expose(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return scrape
+
+
+def _describe(routes: Sequence[Route], settings: GatewaySettings) -> Handler:
+    @cache
+    def described() -> bytes:
+        return document(routes, build_version(), secured=bool(settings.api_key))
+
+    async def describe(request: Request) -> Response:
+        """Return this document."""
+        return Response(described(), media_type="application/json")
+
+    return describe
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -51,6 +51,42 @@ _ANTHROPIC = {
     529: _OVERLOADED,
 }
 
+
+class ErrorFields(msgspec.Struct, frozen=True):
+    """What went wrong: words, a class of errors, the field or header, and a word for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(msgspec.Struct, frozen=True):
+    """The body of an error under OpenAI's paths, and wherever no other API is meant."""
+
+    error: ErrorFields
+
+
+class AnthropicFields(msgspec.Struct, frozen=True):
+    """What went wrong: a class of errors and words."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """The body of an error under Anthropic's paths."""
+
+    error: AnthropicFields
+    request_id: str
+
+
+class OllamaError(msgspec.Struct, frozen=True):
+    """The body of an error under Ollama's paths: one sentence."""
+
+    error: str
+
+
 Shape = Callable[[TuringError, str], tuple[int, bytes]]
 """Status and JSON body of an error of the request with the given id."""
 
@@ -61,11 +97,10 @@ def status_of(code: Code) -> int:
 
 
 def envelope(error: TuringError) -> bytes:
-    """Return ``{"error": {"message", "type", "param", "code"}}`` as JSON bytes (OpenAI's shape)."""
+    """Return ``error`` as JSON bytes in OpenAI's shape."""
     _, kind, word = _HTTP[error.code]
     param = "model" if error.param is None and error.code is Code.MODEL_NOT_FOUND else error.param
-    body = {"message": error.message, "type": kind, "param": param, "code": word}
-    return msgspec.json.encode({"error": body})
+    return msgspec.json.encode(OpenAIError(ErrorFields(error.message, kind, param, word)))
 
 
 def retry_headers(error: TuringError, lane: Lane | None = None) -> dict[str, str]:
@@ -91,16 +126,15 @@ def openai_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
 def anthropic_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
     """Return status and body as Anthropic has them: what is overloaded is 529 there, not 503."""
     status = 529 if status_of(error.code) == 503 else status_of(error.code)
-    what = {"type": _ANTHROPIC.get(status, "api_error"), "message": error.message}
-    body = {"type": "error", "error": what, "request_id": request_id}
-    return status, msgspec.json.encode(body)
+    what = AnthropicFields(_ANTHROPIC.get(status, "api_error"), error.message)
+    return status, msgspec.json.encode(AnthropicError(what, request_id))
 
 
 def ollama_error(error: TuringError, request_id: str) -> tuple[int, bytes]:
     """Return status and body as Ollama has them: one sentence, in which the field is named."""
     named = error.param is None or error.param in error.message
     words = error.message if named else f"{error.param}: {error.message}"
-    return status_of(error.code), msgspec.json.encode({"error": words})
+    return status_of(error.code), msgspec.json.encode(OllamaError(words))
 
 
 _SHAPES: dict[str, Shape] = {"/v1/messages": anthropic_error, "/api": ollama_error}
@@ -135,3 +169,13 @@ def _shape(path: str) -> Shape:
         if path == root or path.startswith(root + "/"):
             return shape
     return openai_error
+
+
+def error_body(path: str) -> type[msgspec.Struct]:
+    """Return what the body of an error is under ``path``."""
+    bodies: dict[Shape, type[msgspec.Struct]] = {
+        openai_error: OpenAIError,
+        anthropic_error: AnthropicError,
+        ollama_error: OllamaError,
+    }
+    return bodies[_shape(path)]

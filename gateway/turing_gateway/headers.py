@@ -21,6 +21,19 @@ SVD_KV = "X-Turing-SVD-KV"
 DRAFT_TOKENS = "X-Turing-Draft-Tokens"
 TENANT = "X-Turing-Tenant-ID"
 STRICT = "X-Turing-Strict"
+KV_UTILIZATION = "X-Turing-KV-Utilization"
+QUEUE_DEPTH = "X-Turing-Queue-Depth"
+
+REQUEST_HEADERS = {
+    "lane": LANE,
+    "sparsity": SPARSITY,
+    "svd_kv": SVD_KV,
+    "draft_tokens": DRAFT_TOKENS,
+    "tenant_id": TENANT,
+    "strict": STRICT,
+}
+"""Field of ``ControlsBody`` → the header that says the same."""
+RESPONSE_HEADERS = (LANE, SPARSITY, SVD_KV, DRAFT_TOKENS, KV_UTILIZATION, QUEUE_DEPTH)
 
 MAX_SPARSITY = 0.75
 MAX_DRAFT_TOKENS = 64
@@ -88,8 +101,8 @@ def effective_headers(lane: Lane, begin: Begin) -> dict[str, str]:
         SPARSITY: f"{begin.sparsity:g}",
         SVD_KV: str(begin.svd_kv),
         DRAFT_TOKENS: str(begin.draft_tokens),
-        "X-Turing-KV-Utilization": f"{begin.kv_utilization:.4f}",
-        "X-Turing-Queue-Depth": str(begin.queue_depth),
+        KV_UTILIZATION: f"{begin.kv_utilization:.4f}",
+        QUEUE_DEPTH: str(begin.queue_depth),
     }
 
 

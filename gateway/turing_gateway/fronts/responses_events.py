@@ -214,3 +214,23 @@ class ArgumentsDone(Located, tag="response.function_call_arguments.done", kw_onl
 
     name: str
     arguments: str
+
+
+Event = (
+    Created
+    | InProgress
+    | ItemAdded
+    | PartAdded
+    | TextPiece
+    | TextDone
+    | ReasoningPiece
+    | ReasoningDone
+    | PartDone
+    | ArgumentsPiece
+    | ArgumentsDone
+    | ItemDone
+    | Completed
+    | CutOff
+    | BrokenOff
+)
+"""Every event that a stream may hold."""
