@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turing_gateway.fronts.anthropic_call import messages_call, refuse_unserved
+from turing_gateway.fronts.anthropic_call import messages_call
 from turing_gateway.fronts.anthropic_reply import PING, Blocks, error_event, gather, sse
 from turing_gateway.fronts.anthropic_types import (
     AdaptiveThinking,
@@ -47,7 +47,6 @@ class Anthropic:
         controls = read_controls(request, body.turing)
         identity, session = request_id(request), request.headers.get(SESSION, "")
         call = messages_call(self._services, body, controls, identity, session=session)
-        refuse_unserved(body)
         blocks = Blocks(call, body.model, omit_thinking=_omits_thinking(body))
         events = self._services.run(call)
         first = await first_event(request.receive, events)

@@ -58,6 +58,8 @@ def messages_call(
     A last turn of the assistant is continued. ``max_tokens`` is cut to the context: clients send
     one number to every model.
     """
+    if body.mcp_servers:
+        raise _unsupported("mcp_servers", "this server does not call MCP servers")
     _, ref = resolve_model(services.generator, body.model)
     messages = tuple(_conversation(body))
     going_on = messages[-1].role == "assistant" if messages else False
@@ -84,16 +86,6 @@ def messages_call(
         request_id=request_id,
         session=session,
     )
-
-
-def refuse_unserved(body: PromptBody) -> None:
-    """Raise ``Code.UNSUPPORTED`` for what would change the answer and cannot be done."""
-    if body.mcp_servers:
-        raise _unsupported("mcp_servers", "this server does not call MCP servers")
-    if body.tools and not isinstance(body.tool_choice, NoChoice):
-        forced = isinstance(body.tool_choice, AnyChoice | NamedChoice)
-        param = "tool_choice" if forced else "tools"
-        raise _unsupported(param, "this server does not make tool calls")
 
 
 # The conversation
@@ -204,18 +196,18 @@ def _tools(body: PromptBody) -> tuple[Tool, ...]:
     """Return the tools that the model is offered at the end of the conversation."""
     declared = {t.name: _tool(t, f"tools.{i}") for i, t in enumerate(body.tools or ())}
     deferred = {tool.name for tool in body.tools or () if tool.defer_loading}
-    _check_choice(body, declared)
     offered = {name: tool for name, tool in declared.items() if name not in deferred}
     for path, block in _changes(body.messages):
         if isinstance(block.tool, ToolDefinition):
             tool = _tool(block.tool.definition, f"{path}.tool.definition")
             declared[tool.name] = tool
         else:
-            tool = _declared(declared, block.tool.name, f"{path}.tool.name")
+            tool = _known(declared, block.tool.name, f"{path}.tool.name")
         if isinstance(block, ToolAddition):
             offered[tool.name] = tool
         else:
             offered.pop(tool.name, None)
+    _check_choice(body, offered)
     return tuple(offered.values())
 
 
@@ -239,12 +231,12 @@ def _tool(body: ToolBody, path: str) -> Tool:
     )
 
 
-def _check_choice(body: PromptBody, declared: dict[str, Tool]) -> None:
+def _check_choice(body: PromptBody, offered: dict[str, Tool]) -> None:
     choice = body.tool_choice
-    if isinstance(choice, AnyChoice | NamedChoice) and not declared:
+    if isinstance(choice, AnyChoice | NamedChoice) and not offered:
         raise _invalid("tool_choice", "needs tools")
     if isinstance(choice, NamedChoice):
-        _declared(declared, choice.name, "tool_choice.name")
+        _known(offered, choice.name, "tool_choice.name")
 
 
 def _choice(body: PromptBody) -> ToolChoice:
@@ -261,10 +253,10 @@ def _choice(body: PromptBody) -> ToolChoice:
             return ToolChoice()
 
 
-def _declared(declared: dict[str, Tool], name: str, path: str) -> Tool:
-    if name not in declared:
+def _known(tools: dict[str, Tool], name: str, path: str) -> Tool:
+    if name not in tools:
         raise _invalid(path, f"names {name[:64]!r}, which is not in tools")
-    return declared[name]
+    return tools[name]
 
 
 # The answer

@@ -244,7 +244,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "empty stop": ({"stop_sequences": [""]}, "stop_sequences.0"),
     "hot": ({"temperature": 3}, "temperature"),
     "bad tool name": ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools.0.name"),
-    "tools": ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
 }
 
 

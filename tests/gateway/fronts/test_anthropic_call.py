@@ -7,7 +7,7 @@ import pytest
 
 from fakes.generator import Gateway
 from turing_gateway.call import Call, Message, Part, Tool, ToolCall, ToolChoice
-from turing_gateway.fronts.anthropic_call import messages_call, refuse_unserved
+from turing_gateway.fronts.anthropic_call import messages_call
 from turing_gateway.fronts.anthropic_types import PromptBody
 from turing_gateway.fronts.base import Services
 from turing_gateway.headers import Controls
@@ -285,40 +285,19 @@ def test_the_tool_choice(choice: Any, expected: ToolChoice) -> None:
     [
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool", "name": "add"}}, "tool_choice"),
+        ({"tools": [SUB], "tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [ADD], "tool_choice": {"type": "tool", "name": "ghost"}}, "tool_choice.name"),
+        ({"tools": [ADD, SUB], "tool_choice": {"type": "tool", "name": "sub"}}, "tool_choice.name"),
     ],
 )
 def test_a_choice_needs_its_tool(fields: dict[str, Any], param: str) -> None:
     assert refusal(**fields).param == param
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": [ADD]}, "tools"),
-        ({"tools": [ADD], "tool_choice": {"type": "auto"}}, "tools"),
-        ({"tools": [ADD], "tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tools": [ADD], "tool_choice": {"type": "tool", "name": "add"}}, "tool_choice"),
-        ({"mcp_servers": [{"name": "x"}]}, "mcp_servers"),
-    ],
-)
-def test_what_is_not_served_is_named(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(TuringError) as caught:
-        refuse_unserved(body_of(fields))
-    assert (caught.value.code, caught.value.param) == (Code.UNSUPPORTED, param)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"tools": []},
-        {"mcp_servers": []},
-        {"tools": [ADD], "tool_choice": {"type": "none"}},
-    ],
-)
-def test_what_changes_nothing_is_served(fields: dict[str, Any]) -> None:
-    refuse_unserved(body_of(fields))
+def test_servers_of_tools_are_not_called() -> None:
+    error = refusal(mcp_servers=[{"name": "x"}])
+    assert (error.code, error.param) == (Code.UNSUPPORTED, "mcp_servers")
+    assert call_of(mcp_servers=[]).tools == ()
 
 
 # Thinking and format
