@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.checkpoints import checkpoint, prompt, write_gguf
@@ -70,9 +70,7 @@ def test_threads(family: str, mode: str, threads: int) -> None:
     assert same_bits(*found)
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, deadline=None)
 @given(cuts=st.sets(st.integers(1, LENGTH - 4), max_size=12))
 def test_chunks(case: tuple[NativeEngine, Floats], cuts: set[int]) -> None:
     engine, wanted = case
@@ -87,9 +85,7 @@ def test_equal_chunks(case: tuple[NativeEngine, Floats], chunk: int) -> None:
     assert same_bits(logits_behind(engine, prompt(LENGTH), ends)[-len(ENDS) :], wanted)
 
 
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_company(case: tuple[NativeEngine, Floats], data: st.DataObject) -> None:
     """Thirty-one other sequences, prefilling and decoding, in any order and on any pages."""

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.checkpoints import VOCAB, checkpoint, make_model, prompt
@@ -91,9 +91,7 @@ SAMPLINGS = st.builds(
 )
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, deadline=None)
 @given(sampling=SAMPLINGS, tokens=st.tuples(TOKENS, TOKENS, TOKENS))
 def test_every_rule_is_applied_as_the_torch_sampler_does(
     flat: NativeRunner, sampling: Sampling, tokens: tuple[list[int], list[int], list[int]]
