@@ -1,17 +1,19 @@
 """Start, watch, restart and stop the processes of one server.
 
 Each program runs in a process group of its own, so a Ctrl-C on the terminal reaches the supervisor
-alone, and ends with it, because it is started with ``--exit-with-parent``.
+alone. The kernel ends it with the supervisor (Linux; ``--exit-with-parent`` does it elsewhere).
 """
 
 import asyncio
 import contextlib
+import ctypes
+import os
 import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from os import killpg
+from functools import partial
 
 import msgspec
 
@@ -61,8 +63,11 @@ def to_stderr(line: str) -> None:
 class Child:
     """One process of a program, with its output passed on line by line."""
 
-    def __init__(self, process: asyncio.subprocess.Process, say: Say) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader, say: Say
+    ) -> None:
         self._process = process
+        self._lines = lines
         self._say = say
         self._held: deque[str] = deque(maxlen=1)
         self.reason = ""
@@ -71,16 +76,25 @@ class Child:
     @classmethod
     async def start(cls, program: Program, environ: Mapping[str, str] | None, say: Say) -> "Child":
         """Start ``program``; without ``environ`` it inherits ours."""
-        process = await asyncio.create_subprocess_exec(
-            *program.argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environ,
-            process_group=0,
-            limit=2**20,
+        # A pipe of our own: asyncio's would let wait() wait for whoever else holds its other end.
+        read, write = os.pipe()
+        lines = asyncio.StreamReader(limit=2**20)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(read, "rb")
         )
-        return cls(process, say)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *program.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write,
+                stderr=asyncio.subprocess.STDOUT,
+                env=environ,
+                process_group=0,
+                preexec_fn=partial(_die_with, os.getpid()) if sys.platform == "linux" else None,
+            )
+        finally:
+            os.close(write)
+        return cls(process, lines, say)
 
     @property
     def pid(self) -> int:
@@ -93,12 +107,24 @@ class Child:
         While ``hold()`` the newest line is kept for a second, so that the line that says why the
         program ends stays in ``reason`` and is not shown twice.
         """
-        assert self._process.stdout is not None
-        lines = self._process.stdout
+        pump = asyncio.create_task(self._pump(hold))
+        try:
+            code = await self._process.wait()
+        finally:
+            self.signal(signal.SIGKILL)  # what it may have left in its group
+            await pump
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group; one that has ended ignores it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    async def _pump(self, hold: Callable[[], bool]) -> None:
         while True:
             timeout = HOLD_S if self._held else None
             try:
-                line = await asyncio.wait_for(lines.readline(), timeout)
+                line = await asyncio.wait_for(self._lines.readline(), timeout)
             except TimeoutError:
                 self._pass_on()
                 continue
@@ -107,16 +133,8 @@ class Child:
             if not line:
                 break
             self._take(line.decode(errors="replace").rstrip(), hold())
-        code = await self._process.wait()
-        self.signal(signal.SIGKILL)  # what it may have left in its group
         if not hold():
             self._pass_on()
-        return code
-
-    def signal(self, number: int) -> None:
-        """Send a signal to its process group; one that has ended ignores it."""
-        with contextlib.suppress(ProcessLookupError):
-            killpg(self._process.pid, number)
 
     def _take(self, line: str, hold: bool) -> None:
         self._pass_on()
@@ -249,6 +267,18 @@ async def supervise(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     return clean
+
+
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def _die_with(parent: int) -> None:
+    """Between fork and exec: have the kernel kill this process when ``parent`` ends."""
+    assert _prctl is not None
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _how(code: int) -> str:

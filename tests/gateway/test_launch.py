@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -168,6 +169,48 @@ def test_a_killed_program_takes_its_own_children_with_it(tmp_path: Path) -> None
         return int((tmp_path / "pid").read_text())
 
     pid = asyncio.run(run())
+    asyncio.run(asyncio.wait_for(until(lambda: not _alive(pid)), 20))
+
+
+def test_a_program_that_dies_does_not_wait_for_children_of_its_own(tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, pathlib, time\n"
+        "subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path / 'up')!r}).touch()\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
+        "os._exit(3)"
+    )
+    said: list[str] = []
+
+    async def run() -> None:
+        supervisor = Supervisor([program("e0", code)], say=said.append)
+        await supervisor.start(exist(tmp_path / "up"))
+        (tmp_path / "go").touch()
+        await until(lambda: len(said) >= 1)
+        await supervisor.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert said[0].startswith("e0 ended (exit code 3); starting it again")
+
+
+def test_programs_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, pathlib, sys\n"
+        "from turing_gateway.launch import Program, Supervisor\n"
+        "async def main():\n"
+        "    supervisor = Supervisor([Program('e0', ('sleep', '600'))])\n"
+        "    async def ready(): return bool(supervisor._children)\n"
+        "    await supervisor.start(ready)\n"
+        "    print(supervisor._children['e0'].pid, flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    with killed:
+        assert killed.stdout is not None
+        pid = int(killed.stdout.readline())
+        assert _alive(pid)
+        killed.kill()
     asyncio.run(asyncio.wait_for(until(lambda: not _alive(pid)), 20))
 
 
