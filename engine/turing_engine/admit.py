@@ -43,7 +43,7 @@ class Gatekeeper(msgspec.Struct, frozen=True):
             prompt_len=len(prompt),
             sampling=sampling,
             stop_ids=stop_ids,
-            finish=Reason.STOP if prior and prior[-1] in stop_ids else None,
+            finish=Reason.STOP if _is_over(submit, prior, stop_ids) else None,
             limit=len(prompt) + sampling.max_tokens,
             root=self._root(submit, knobs),
             lane=submit.lane,
@@ -98,6 +98,11 @@ class Gatekeeper(msgspec.Struct, frozen=True):
             codec="int8" if knobs.svd_kv else "plain",
             tenant=submit.salt,
         )
+
+
+def _is_over(submit: Submit, prior: list[int], stop_ids: frozenset[int]) -> bool:
+    # Every id of a constrained answer is text, a stop id too: its grammar knows when it is over.
+    return submit.constraint is None and bool(prior) and prior[-1] in stop_ids
 
 
 def effective(knobs: Knobs, limits: Limits) -> Knobs:

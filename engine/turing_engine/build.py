@@ -9,8 +9,11 @@ import structlog
 from msgspec.structs import replace
 
 from turing_engine.admit import Gatekeeper
-from turing_engine.assets import Assets, load_assets
+from turing_engine.assets import Assets, load_assets, named
 from turing_engine.core import EngineCore, Identity
+from turing_engine.grammar.compiler import Compiler
+from turing_engine.grammar.source import KINDS
+from turing_engine.grammar.vocabulary import Vocabulary
 from turing_engine.locate import Located, locate
 from turing_engine.plan.scheduler import Scheduler, SchedulerConfig
 from turing_engine.run.executor import Executor
@@ -36,12 +39,14 @@ def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
     context = _context(settings, assets.info)
     runner = _runner(settings, runner_name, path, context)
     info = _info(settings, assets.info, runner)
+    compiler = _compiler(assets, runner.vocab_size)
     limits = Limits(
         context=min(context, runner.pages * PAGE),
         pages_total=runner.pages,
         max_running=settings.max_batch_size,
         max_waiting=settings.max_waiting,
         device=settings.device,
+        constraints=KINDS if compiler is not None else (),
     )
     memory = process_memory if settings.device == "cpu" else unknown_memory
     welcome = Welcome(
@@ -60,7 +65,19 @@ def build(settings: EngineSettings, wire: Wire, epoch: int) -> EngineCore:
         Executor(runner),
         Gatekeeper(info, limits, runner.vocab_size),
         Identity(welcome, assets.files, memory),
+        compiler=compiler,
     )
+
+
+def _compiler(assets: Assets, vocab_size: int) -> Compiler | None:
+    """Return what compiles constraints; ``None``, and a log line, for a tokenizer it cannot use."""
+    text = assets.files["tokenizer.json"].decode()
+    try:
+        return Compiler(Vocabulary(text, vocab_size, assets.info.eos_ids))
+    except ValueError as error:
+        log = structlog.get_logger("build")
+        log.warning("structured output is off: the tokenizer is not supported", error=str(error))
+        return None
 
 
 def _model(settings: EngineSettings) -> tuple[str, str, Assets]:
@@ -124,7 +141,7 @@ def _runner(settings: EngineSettings, name: str, path: str, context: int) -> Run
 
 def _info(settings: EngineSettings, info: ModelInfo, runner: Runner) -> ModelInfo:
     info = replace(info, kv_bytes_per_token=runner.kv_bytes_per_token)
-    return replace(info, name=settings.served_name, aliases=()) if settings.served_name else info
+    return named(info, settings.served_name)
 
 
 def _scheduler(settings: EngineSettings, limits: Limits) -> Scheduler:

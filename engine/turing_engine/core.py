@@ -16,14 +16,17 @@ import msgspec
 import structlog
 
 from turing_engine.admit import Gatekeeper
+from turing_engine.compiling import Compiling
+from turing_engine.grammar.compiler import Compiler
 from turing_engine.plan.plan import Plan
 from turing_engine.plan.scheduler import Progress, Scheduler
 from turing_engine.plan.sequence import Sequence
 from turing_engine.run.executor import Executor
+from turing_engine.run.masks import Masks, make_words
 from turing_engine.run.runner import DeviceError
 from turing_engine.sessions import Sessions, Stream
 from turing_engine.stats import Facts, Recorder, timings
-from turing_engine.wire import Down, Inbound, Lost, Reopened, Wire
+from turing_engine.wire import Inbound, Item, Later, Lost, Reopened, Wire
 from turing_protocol.codec import compatible, pack
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import (
@@ -93,6 +96,7 @@ class EngineCore:
         gatekeeper: Gatekeeper,
         identity: Identity,
         *,
+        compiler: Compiler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = State.READY
@@ -104,6 +108,10 @@ class EngineCore:
         self._gatekeeper = gatekeeper
         self.identity = identity
         self._clock = clock
+        self._compiling = None
+        if compiler is not None:
+            self._compiling = Compiling(compiler, self._post, self._compiled)
+        self._mask_words = make_words(gatekeeper.limits.max_running, gatekeeper.vocab_size)
         self._log = structlog.get_logger("core")
         self._busy = False
         self._failures = 0
@@ -157,7 +165,7 @@ class EngineCore:
         self._snapshot(began)
         self._wire.step_began = began
         try:
-            result = self._executor.launch(plan).wait()
+            result = self._executor.launch(plan, self._constrain(plan)).wait()
             now = self._clock()
             progress = self.scheduler.settle(plan, result, now)
         except Exception as error:
@@ -185,10 +193,20 @@ class EngineCore:
         self._snapshot_due = 0.0
         self._snapshot(self._clock())
         self._wire.stop()
+        if self._compiling is not None:
+            self._compiling.close()
         if self.state is not State.BROKEN:
             self._executor.close()
 
-    def _arrivals(self) -> Iterator[Inbound | Lost | Reopened | Down]:
+    def _constrain(self, plan: Plan) -> Masks | None:
+        rows = self.scheduler.constrained(plan)
+        return Masks(self._mask_words, rows) if rows else None
+
+    def _post(self, work: Callable[[], None]) -> None:
+        """Have ``work`` done on this loop's thread; callable from any."""
+        self._wire.inbox.put(Later(work))
+
+    def _arrivals(self) -> Iterator[Item]:
         inbox = self._wire.inbox
         if not self._busy:
             self._snapshot(self._clock())
@@ -197,7 +215,7 @@ class EngineCore:
         for _ in range(inbox.qsize()):
             yield inbox.get_nowait()
 
-    def _take(self, item: Inbound | Lost | Reopened | Down) -> None:
+    def _take(self, item: Item) -> None:
         if isinstance(item, Inbound):
             self.sessions.hear(item.gateway, item.at)
             self._handlers[type(item.message)](item.gateway, item.message, item.at)
@@ -208,6 +226,8 @@ class EngineCore:
             self._wire.reopen(item.gateway)
         elif isinstance(item, Reopened):
             self.sessions.reopened(item.gateway, item.rids)
+        elif isinstance(item, Later):
+            item.run()
         else:
             raise RuntimeError(f"the wire is down: {item.error}")  # noqa: TRY004
 
@@ -215,6 +235,8 @@ class EngineCore:
         now = self._clock()
         late = self.scheduler.expire(now)
         self._fail(late, Code.DEADLINE, "the request did not start before its deadline")
+        if self._compiling is not None:
+            self._compiling.expire(now)
         if now >= self._lease_due:
             self._lease_due = now + LEASE_CHECK_SECONDS
             self._drop(self.sessions.expire(now))
@@ -272,16 +294,21 @@ class EngineCore:
                 knobs.sparsity or 0.0,
                 knobs.svd_kv or 0,
                 knobs.draft_tokens or 0,
+                _warnings(sequence),
             ),
         )
 
     def _tell_progress(self, progress: Iterable[Progress], now: float) -> None:
         for item in progress:
             gateway, rid = item.sequence.owner
-            self.recorder.tokens(self.sessions.find(item.sequence.owner), len(item.ids), now)
-            self.sessions.tell(gateway, Tokens(rid, pack(item.ids), tuple(item.logprobs)))
+            if item.ids:
+                self.recorder.tokens(self.sessions.find(item.sequence.owner), len(item.ids), now)
+                self.sessions.tell(gateway, Tokens(rid, pack(item.ids), tuple(item.logprobs)))
             if item.sequence.finish is not None:
                 self._finish(item.sequence, item.sequence.finish)
+            elif item.failure:
+                words = f"the grammar of the answer failed: {item.failure}"
+                self._fail([item.sequence], Code.STEP_FAILED, words)
 
     def _finish(self, sequence: Sequence, reason: Reason) -> None:
         gateway, rid = sequence.owner
@@ -296,6 +323,7 @@ class EngineCore:
                 sequence.cached,
                 sequence.output_len,
                 timings(sequence),
+                _warnings(sequence),
             ),
         )
 
@@ -366,9 +394,33 @@ class EngineCore:
         if self.state is not State.READY:
             raise TuringError(Code.DRAINING, "this engine takes no new work")
         sequence = self._gatekeeper.sequence(gateway, submit, at)
+        stream = Stream(sequence, prior=sequence.output_len)
+        if submit.constraint is not None and self._compiling is not None:
+            self._compiling.start(sequence, submit.constraint, self._clock())
+            self.sessions.open(stream)
+            return
         if sequence.finish is None:
             self.scheduler.add(sequence, self._clock())
-        self.sessions.open(Stream(sequence, prior=sequence.output_len))
+        self.sessions.open(stream)
+        self._finish_early(sequence)
+
+    def _compiled(self, sequence: Sequence, error: TuringError | None) -> None:
+        """Queue a sequence that has its grammar; what became of one without is told."""
+        if not self.sessions.holds(sequence):
+            return
+        try:
+            if error is not None:
+                raise error
+            if sequence.finish is None:
+                self.scheduler.add(sequence, self._clock())
+        except TuringError as refusal:
+            self.sessions.close(sequence.owner)
+            self._refuse(*sequence.owner, refusal)
+        else:
+            self._finish_early(sequence)
+
+    def _finish_early(self, sequence: Sequence) -> None:
+        """End a sequence that came with its whole output."""
         if sequence.finish is not None:
             self._start(sequence)
             self._finish(sequence, sequence.finish)
@@ -401,3 +453,7 @@ class EngineCore:
         self._log.info("draining", seconds=drain.seconds, streams=len(self.sessions))
         if gateway != NOBODY:
             self._wire.send(gateway, Done(drain.op, True))
+
+
+def _warnings(sequence: Sequence) -> tuple[str, ...]:
+    return sequence.grammar.warnings if sequence.grammar is not None else ()

@@ -98,6 +98,13 @@ class Sessions:
         gateway, rid = owner
         return self._sessions[gateway].streams[rid]
 
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether the stream of ``sequence`` is open."""
+        gateway, rid = sequence.owner
+        session = self._sessions.get(gateway)
+        stream = session.streams.get(rid) if session else None
+        return stream is not None and stream.sequence is sequence
+
     def close(self, owner: tuple[bytes, int]) -> Stream | None:
         """Forget the stream of ``owner``; None when it ended before. Idempotent."""
         gateway, rid = owner

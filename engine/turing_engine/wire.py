@@ -74,7 +74,14 @@ class Down(msgspec.Struct, frozen=True):
     error: str
 
 
-Inbox = queue.SimpleQueue[Inbound | Lost | Reopened | Down]
+class Later(msgspec.Struct, frozen=True):
+    """Something that another thread has made ready for the core: ``run`` is called there."""
+
+    run: Callable[[], None]
+
+
+Item = Inbound | Lost | Reopened | Down | Later
+Inbox = queue.SimpleQueue[Item]
 
 
 class _Reopen(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from turing_protocol.lanes import Lane
 from turing_protocol.sampling import Constraint, Knobs, Sampling
 
 MAJOR = 1
-MINOR = 1
+MINOR = 2
 
 
 class State(enum.IntEnum):
@@ -30,7 +30,8 @@ class Reason(enum.IntEnum):
     """Why a sequence ended."""
 
     STOP = 0
-    """An end-of-sequence or stop token, which is the last id that was sent."""
+    """An end-of-sequence or stop token, which is the last id that was sent; of a constrained
+    sequence, whose ids are all part of the answer, the end of the answer."""
     LENGTH = 1
     """``max_tokens`` or the end of the context."""
 
@@ -203,7 +204,7 @@ class Timings(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Started(msgspec.Struct, frozen=True, array_like=True, tag=40):
     """The sequence entered its first step: from now on it can only end or fail.
 
-    The last three are the controls as the engine applies them.
+    The three controls are as the engine applies them.
     """
 
     rid: int
@@ -212,6 +213,8 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=40):
     sparsity: float = 0.0
     svd_kv: int = 0
     draft_tokens: int = 0
+    warnings: tuple[str, ...] = ()
+    """What is known now of why the answer may not be what was asked for."""
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=41, gc=False):
@@ -231,6 +234,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=42):
     cached: int
     output: int
     timings: Timings
+    warnings: tuple[str, ...] = ()
+    """Those of ``Started``, and what came up since."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=43):

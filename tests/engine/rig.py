@@ -15,6 +15,7 @@ from turing_engine.core import EngineCore, Identity
 from turing_engine.plan.plan import Plan, Result
 from turing_engine.plan.scheduler import Scheduler, SchedulerConfig
 from turing_engine.run.executor import Executor
+from turing_engine.run.masks import Masks
 from turing_engine.run.runner import RunnerSpec
 from turing_engine.run.scripted import ScriptedRunner, scripted_files, scripted_info
 from turing_engine.stats import loading
@@ -94,12 +95,12 @@ class FlakyRunner(ScriptedRunner):
         self.errors: list[Exception] = []
         self.clock: Clock | None = None
 
-    def run(self, plan: Plan) -> Result:
+    def run(self, plan: Plan, masks: Masks | None = None) -> Result:
         if self.clock is not None:
             self.clock.now += 0.010
         if self.errors:
             raise self.errors.pop(0)
-        return super().run(plan)
+        return super().run(plan, masks)
 
 
 def make_core(

@@ -118,7 +118,15 @@ COUNTERS = Counters(
 )
 
 EVENTS: list[StreamEvent] = [
-    Started(rid=9, prompt=12, cached=64, sparsity=0.5, svd_kv=1, draft_tokens=4),
+    Started(
+        rid=9,
+        prompt=12,
+        cached=64,
+        sparsity=0.5,
+        svd_kv=1,
+        draft_tokens=4,
+        warnings=("uniqueItems is ignored",),
+    ),
     Tokens(
         rid=9,
         ids=b"\x01\x00\x00\x00\xff\xbf\x00\x00",
@@ -131,6 +139,7 @@ EVENTS: list[StreamEvent] = [
         cached=0,
         output=2,
         timings=Timings(queue_ms=0.5, prefill_ms=10.25, decode_ms=99.0),
+        warnings=("closed early",),
     ),
     Failed(rid=10, code=Code.OVERLOADED, message="full", retry_ms=2000, param="lane"),
 ]

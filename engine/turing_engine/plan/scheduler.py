@@ -10,6 +10,7 @@ from math import isfinite
 import msgspec
 
 from turing_engine.plan.budget import Budget, pages_for
+from turing_engine.plan.grammar import Grammar, Verdict
 from turing_engine.plan.lanes import PATIENCE, LaneQueue
 from turing_engine.plan.pages import PagePool
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled, Start
@@ -55,6 +56,8 @@ class Progress(msgspec.Struct):
     sequence: Sequence
     ids: list[int]
     logprobs: list[TokenLogprobs]
+    failure: str = ""
+    """Why the sequence ended without a finish reason; empty if it did not."""
 
 
 class _Draft:
@@ -196,6 +199,7 @@ class Scheduler:
         self._start_waiting(draft, now)
         if not draft.chunks:
             return None
+        self._restart(draft)
         self._steps += 1
         plan = Plan(self._steps, list(draft.chunks.values()), draft.starts, self._stops)
         self._stops = []
@@ -203,6 +207,17 @@ class Scheduler:
         for sequence in draft.chunks:
             sequence.in_step = True
         return plan
+
+    def constrained(self, plan: Plan) -> list[tuple[int, Grammar, int]]:
+        """Return what the samples of an open plan must match.
+
+        Each is the index of a chunk, its grammar, and the tokens that its sequence has left.
+        """
+        return [
+            (index, sequence.grammar, sequence.left)
+            for index, sequence in enumerate(self._open[plan.step])
+            if sequence.grammar is not None and plan.chunks[index].sample
+        ]
 
     def drain_started(self) -> list[Sequence]:
         """Return the sequences that entered their first step since the last call."""
@@ -277,6 +292,12 @@ class Scheduler:
             draft.prefills += 1
             draft.add(sequence, size)
 
+    def _restart(self, draft: _Draft) -> None:
+        """Let the runner forget draws that did not count: they are not among the tokens."""
+        for sequence in draft.chunks:
+            if sequence.retries:
+                draft.starts.append(_start_of(sequence))
+
     def _acquire_prefix(self, sequence: Sequence) -> None:
         """Hold the cached pages that ``sequence`` begins with; its last token is never cached."""
         sequence.keys = page_hashes(sequence.root, sequence.tokens, known=sequence.keys)
@@ -329,6 +350,7 @@ class Scheduler:
     def _start(self, sequence: Sequence, draft: _Draft, now: float) -> None:
         self._waiting.remove(sequence, now)
         sequence.status = Status.RUNNING
+        sequence.retries = False
         sequence.slot = self._slots.pop()
         self._running[sequence] = None
         if not sequence.preemptions:
@@ -352,18 +374,39 @@ class Scheduler:
             sequence.pages[index] = self._cache.store(keys[index], parent, sequence.pages[index])
 
     def _accept(self, sequence: Sequence, row: Sampled, now: float) -> Progress:
-        count = 0
-        for token in row.ids:
-            sequence.tokens.append(token)
-            count += 1
-            sequence.finish = _finish_reason(sequence)
-            if sequence.finish is not None:
+        progress = Progress(sequence, [], [])
+        sequence.retries = False
+        for index, token in enumerate(row.ids):
+            if self._take(progress, token):
+                progress.logprobs += row.logprobs[index : index + 1]
+            if sequence.finish is not None or sequence.retries or progress.failure:
                 break
-        if not sequence.first_token_at:
+        if not sequence.first_token_at and not sequence.retries:
             sequence.first_token_at = now
-        if sequence.finish is not None:
+        if sequence.finish is not None or progress.failure:
             self._end(sequence, now)
-        return Progress(sequence, row.ids[:count], row.logprobs[:count])
+        return progress
+
+    def _take(self, progress: Progress, token: int) -> bool:
+        """Append ``token`` unless a grammar is against it; return whether it was appended."""
+        sequence = progress.sequence
+        if sequence.grammar is not None:
+            verdict = sequence.grammar.accept(token, sequence.left - 1)
+            if verdict in (Verdict.DONE, Verdict.END):
+                sequence.finish = Reason.STOP
+            elif verdict is Verdict.RETRY:
+                # The last token is computed once more, so that its logits can be sampled again.
+                sequence.retries = True
+                sequence.computed -= 1
+            elif verdict is Verdict.BROKEN:
+                progress.failure = sequence.grammar.error
+            if verdict not in (Verdict.GO, Verdict.DONE):
+                return False
+        sequence.tokens.append(token)
+        progress.ids.append(token)
+        if sequence.finish is None:
+            sequence.finish = _finish_reason(sequence)
+        return True
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -406,12 +449,19 @@ def _start_of(sequence: Sequence) -> Start:
         sampling=sequence.sampling,
         prompt=sequence.tokens[:prompt_len],
         output=sequence.tokens[prompt_len:],
-        banned=sorted(sequence.stop_ids) if sequence.sampling.min_tokens > 0 else [],
+        banned=_banned(sequence),
     )
 
 
+def _banned(sequence: Sequence) -> list[int]:
+    # A grammar rules stop ids out by itself, and knows where nothing else is left.
+    if sequence.sampling.min_tokens == 0 or sequence.grammar is not None:
+        return []
+    return sorted(sequence.stop_ids)
+
+
 def _finish_reason(sequence: Sequence) -> Reason | None:
-    if sequence.tokens[-1] in sequence.stop_ids:
+    if sequence.grammar is None and sequence.tokens[-1] in sequence.stop_ids:
         return Reason.STOP
     return Reason.LENGTH if len(sequence.tokens) >= sequence.limit else None
 

@@ -4,6 +4,7 @@ import enum
 
 import msgspec
 
+from turing_engine.plan.grammar import Grammar
 from turing_protocol.lanes import Lane
 from turing_protocol.messages import Reason
 from turing_protocol.sampling import Knobs, Sampling
@@ -41,6 +42,8 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     arrival: float = 0.0
     deadline: float = float("inf")
     """When a sequence that has not started is given up."""
+    grammar: Grammar | None = None
+    """What constrains the output, if anything does."""
 
     status: Status = Status.WAITING
     computed: int = 0
@@ -53,6 +56,8 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     in_step: bool = False
     """Whether a plan that is neither settled nor failed contains the sequence."""
     preemptions: int = 0
+    retries: bool = False
+    """Whether its last draw did not count, so that the runner has to begin anew with its slot."""
     finish: Reason | None = None
     """Why the sequence ended; ``None`` also when it was aborted or failed."""
     started_at: float = 0.0
@@ -79,3 +84,8 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     def remaining(self) -> int:
         """Tokens whose KV is not computed yet."""
         return len(self.tokens) - self.computed
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be generated."""
+        return self.limit - len(self.tokens)

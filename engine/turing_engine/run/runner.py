@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 
 from turing_engine.plan.plan import Plan, Result
+from turing_engine.run.masks import Masks
 from turing_protocol.registry import Registry
 
 
@@ -42,8 +43,12 @@ class Runner(Protocol):
     vocab_size: int
     kv_bytes_per_token: int
 
-    def run(self, plan: Plan) -> Result:
-        """Compute one step and sample where the plan asks for it."""
+    def run(self, plan: Plan, masks: Masks | None = None) -> Result:
+        """Compute one step and sample where the plan asks for it.
+
+        The chunks of ``masks`` take none but the ids that it allows; log-probabilities stay those
+        of the model.
+        """
         ...
 
     def close(self) -> None:

@@ -1,12 +1,13 @@
 """Logits to tokens: what each slot asked for, kept from step to step.
 
 Order of application: ``logit_bias``, repetition penalty, frequency and presence penalties, banned
-ids while fewer than ``min_tokens`` are out; then the most likely token (ties: lowest id) or a draw
-(see ``draw``) after temperature, ``min_p``, ``top_k`` and ``top_p``. Log-probabilities are those of
-the untouched logits. Rows that ask for none of this cost one vectorised pass.
+ids while fewer than ``min_tokens`` are out, ids that a grammar does not allow; then the most likely
+token (ties: lowest id) or a draw (see ``draw``) after temperature, ``min_p``, ``top_k`` and
+``top_p``. Log-probabilities are those of the untouched logits. Rows that ask for none of this cost
+one vectorised pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,8 @@ from turing_protocol.sampling import Sampling
 
 LOGPROB_FLOOR: Final = -9999.0
 """Stands for the log-probability of what cannot be sampled; infinity is not a JSON number."""
+
+_NONE: Final[Mapping[int, NDArray[np.bool_]]] = {}
 
 
 class Sampler:
@@ -44,17 +47,24 @@ class Sampler:
         self._slots[slot] = None
 
     def sample(
-        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]
+        self,
+        logits: Tensor,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        allowed: Mapping[int, NDArray[np.bool_]] = _NONE,
     ) -> list[Sampled]:
         """Return one token per row of ``logits`` ``[rows, vocab]`` (float32, changed in place).
 
-        ``positions`` are the absolute positions that the tokens will have.
+        ``positions`` are the absolute positions that the tokens will have; ``allowed`` has the
+        mask ``[vocab]`` of each row that may not take every id.
         """
         rows = [self._slot(slot) for slot in slots]
         report = _Logprobs(logits, [row.sampling.logprobs for row in rows])
         for index, row in enumerate(rows):
             if row.adjusts:
                 row.adjust(logits[index])
+        for index, mask in allowed.items():
+            logits[index].masked_fill_(torch.from_numpy(~mask).to(self._device), -torch.inf)
         tokens = self._choose(logits, [row.sampling for row in rows], positions)
         for row, token in zip(rows, tokens, strict=True):
             row.accept(token)

@@ -5,7 +5,8 @@ position or resumed token changes all that follows. ``scripted:text=FILE`` and `
 replay a script and then end the sequence. ``delay_ms=N`` makes every step take that long,
 ``template=FILE`` is its chat template instead of ChatML; options are separated by commas.
 There are no logits: sampling parameters other than ``seed``,
-``min_tokens`` and ``logprobs`` have nothing to act on.
+``min_tokens`` and ``logprobs`` have nothing to act on. A constrained sequence takes the scripted id
+where its grammar allows that, else a hash of the history picks one of the ids that are allowed.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled, Start
+from turing_engine.run.masks import Masks, allowed
 from turing_engine.run.runner import RunnerSpec
 from turing_protocol.codec import pack, pack_floats
 from turing_protocol.errors import Code, TuringError
@@ -114,7 +116,7 @@ class ScriptedRunner:
         self._slots: dict[int, Start] = {}
         self._kv: dict[int, list[int]] = {}
 
-    def run(self, plan: Plan) -> Result:
+    def run(self, plan: Plan, masks: Masks | None = None) -> Result:
         """Fold every chunk into its pages and choose the next token where asked."""
         for slot in plan.stops:
             del self._slots[slot]
@@ -122,18 +124,22 @@ class ScriptedRunner:
             self._slots[start.slot] = start
         if self._script.delay:
             time.sleep(self._script.delay)
-        return Result(plan.step, [self._row(chunk) for chunk in plan.chunks])
+        legal = {} if masks is None else _legal(masks)
+        rows = [self._row(chunk, legal.get(index)) for index, chunk in enumerate(plan.chunks)]
+        return Result(plan.step, rows)
 
     def close(self) -> None:
         """Forget everything."""
         self._kv.clear()
 
-    def _row(self, chunk: Chunk) -> Sampled:
+    def _row(self, chunk: Chunk, legal: list[int] | None) -> Sampled:
         state = self._fold(chunk)
         if not chunk.sample:
             return Sampled([])
         start = self._slots[chunk.slot]
         token = self._choose(start, state, chunk.start + len(chunk.ids))
+        if legal is not None and token not in legal:
+            token = legal[_mix(state ^ (start.sampling.seed & _MASK)) % len(legal)]
         if start.sampling.logprobs < 0:
             return Sampled([token])
         return Sampled([token], [_logprobs(token, start.sampling.logprobs)])
@@ -163,6 +169,11 @@ class ScriptedRunner:
         token = ids[done] if done < len(ids) else EOS
         banned = done < start.sampling.min_tokens and token in start.banned
         return _NEWLINE if banned else token
+
+
+def _legal(masks: Masks) -> dict[int, list[int]]:
+    rows = allowed(masks.fill(), VOCAB_SIZE)
+    return {chunk: row.nonzero()[0].tolist() for chunk, row in zip(masks.chunks, rows, strict=True)}
 
 
 def _mix(x: int) -> int:

@@ -15,6 +15,7 @@ from turing_engine.models.spec import DecoderSpec
 from turing_engine.models.weights import open_weights
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled
 from turing_engine.run.batch import Batch, build_batch, check_chunks
+from turing_engine.run.masks import Masks, allowed
 from turing_engine.run.runner import DeviceError, RunnerSpec
 from turing_engine.run.sampler import Sampler
 from turing_protocol.errors import Code, TuringError
@@ -56,7 +57,7 @@ class TorchRunner:
         )
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> Result:
+    def run(self, plan: Plan, masks: Masks | None = None) -> Result:
         """Compute one step and sample where the plan asks for it."""
         chunks = plan.chunks
         check_chunks(chunks, vocab_size=self.vocab_size, pages=self.pages, slots=self._slots)
@@ -65,7 +66,7 @@ class TorchRunner:
         for start in plan.starts:
             self._sampler.start(start)
         try:
-            return Result(plan.step, self._compute(chunks) if chunks else [])
+            return Result(plan.step, self._compute(chunks, masks) if chunks else [])
         except torch.AcceleratorError as error:
             raise DeviceError(str(error).partition("\n")[0]) from error
 
@@ -73,9 +74,9 @@ class TorchRunner:
         """Free weights and pages; nothing may be called afterwards."""
         del self._decoder, self._attention, self._sampler
 
-    def _compute(self, chunks: Sequence[Chunk]) -> list[Sampled]:
+    def _compute(self, chunks: Sequence[Chunk], masks: Masks | None) -> list[Sampled]:
         batch = build_batch(chunks, self._device)
-        sampled = self._sample(self._forward(batch), batch, chunks)
+        sampled = self._sample(self._forward(batch), batch, chunks, masks)
         rows = [Sampled([]) for _ in chunks]
         for index, row in zip(batch.sampled, sampled, strict=True):
             rows[index] = row
@@ -90,12 +91,18 @@ class TorchRunner:
 
         return self._decoder.forward(batch.ids, batch.positions, batch.rows, attend)
 
-    def _sample(self, logits: Tensor, batch: Batch, chunks: Sequence[Chunk]) -> list[Sampled]:
+    def _sample(
+        self, logits: Tensor, batch: Batch, chunks: Sequence[Chunk], masks: Masks | None
+    ) -> list[Sampled]:
         sampled = [chunks[index] for index in batch.sampled]
         slots = [chunk.slot for chunk in sampled]
-        return self._sampler.sample(
-            logits, slots, [chunk.start + len(chunk.ids) for chunk in sampled]
-        )
+        positions = [chunk.start + len(chunk.ids) for chunk in sampled]
+        if masks is None:
+            return self._sampler.sample(logits, slots, positions)
+        row_of = {chunk: row for row, chunk in enumerate(batch.sampled)}
+        legal = allowed(masks.fill(), self.vocab_size)
+        rows = {row_of[chunk]: mask for chunk, mask in zip(masks.chunks, legal, strict=True)}
+        return self._sampler.sample(logits, slots, positions, rows)
 
 
 def _device(name: str) -> torch.device:

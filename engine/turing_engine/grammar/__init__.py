@@ -1,0 +1,1 @@
+"""Structured output: constraints compiled to grammars that say which tokens may come next."""
