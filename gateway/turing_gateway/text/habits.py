@@ -104,7 +104,8 @@ class Habits:
         syntax = self._dialect.syntax
         if choice.forced:
             wanted = [tool for tool in tools if choice.mode != "named" or tool.name == choice.name]
-            many = choice.parallel and choice.mode != "named"
+            # A model that was not taught to call tools does not know when it has called enough.
+            many = choice.parallel and choice.mode != "named" and self._native
             return grammar.calls(lark, syntax or HERMES, wanted, many=many)
         if call.format is not None:
             if syntax is None:
