@@ -25,8 +25,8 @@ setup: $(STAMP) ## create .venv and install everything into it, native library i
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq -c constraints.txt torch || \
-		$(BIN)/pip install -q -c constraints.txt --extra-index-url $(TORCH_INDEX) torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
+		$(BIN)/pip install -qq -c constraints.txt --extra-index-url $(TORCH_INDEX) torch
+	$(BIN)/pip install -qq -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 serve: setup ## start a server: make serve ARGS="--port 8001"

@@ -56,6 +56,30 @@ def complete(client: OpenAI, prompt: Any, *, stream: bool = False, **options: An
     )
 
 
+def served_raw(client: OpenAI, prompt: str, tokens: int) -> tuple[list[int], list[int]]:
+    """Return the ids of a text and of its greedy continuation."""
+    reply: Any = client.completions.create(
+        model=model(client),
+        prompt=prompt,
+        temperature=0,
+        max_tokens=tokens,
+        extra_body={"return_token_ids": True},
+    )
+    return reply.choices[0].prompt_token_ids, reply.choices[0].token_ids
+
+
+def served_chat(client: OpenAI, content: str, tokens: int) -> tuple[list[int], list[int]]:
+    """Return the ids of a rendered chat and of its greedy answer."""
+    reply: Any = client.chat.completions.create(
+        model=model(client),
+        messages=[{"role": "user", "content": content}],
+        temperature=0,
+        max_tokens=tokens,
+        extra_body={"return_token_ids": True},
+    )
+    return reply.prompt_token_ids, reply.choices[0].token_ids
+
+
 def _reply(texts: Iterable[str | None], reason: str | None, usage: Any) -> Reply:
     counts = (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
     return Reply("".join(text or "" for text in texts), reason, counts)

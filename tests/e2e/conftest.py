@@ -13,7 +13,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("e2e")
-            item.add_marker(pytest.mark.timeout(240))
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
@@ -29,4 +29,11 @@ def smollm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(
         tmp_path_factory.mktemp("smollm"), "--runner", "torch", "--threads", "1"
     ) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server without any settings: the embedded model on the runner that is chosen for it."""
+    with serving(tmp_path_factory.mktemp("default")) as served:
         yield served

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from turing_gateway.cli.client import Server
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long anything may take before a test gives up on it; never how long it should take."""
 
 TURING = (sys.executable, "-P", "-m", "turing_gateway.cli")

@@ -2,16 +2,14 @@
 
 import importlib.util
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from openai import OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from e2e.asking import chat, model
+from e2e.asking import model, served_chat, served_raw
 from e2e.processes import Served, serving
 
 pytestmark = pytest.mark.model
@@ -75,35 +73,11 @@ def truth(weights: Path) -> Callable[[list[int]], list[int]]:
     return continuation
 
 
-def served_raw(client: OpenAI, prompt: Any, **options: Any) -> tuple[list[int], list[int]]:
-    """Return the ids of the prompt and of its greedy continuation."""
-    reply: Any = client.completions.create(
-        model=model(client),
-        prompt=prompt,
-        temperature=0,
-        max_tokens=TOKENS,
-        extra_body={"return_token_ids": True, **options},
-    )
-    return reply.choices[0].prompt_token_ids, reply.choices[0].token_ids
-
-
-def served_chat(client: OpenAI, content: str) -> tuple[list[int], list[int]]:
-    """Return the ids of a rendered chat and of the greedy answer."""
-    reply: Any = client.chat.completions.create(
-        model=model(client),
-        messages=[{"role": "user", "content": content}],
-        temperature=0,
-        max_tokens=TOKENS,
-        extra_body={"return_token_ids": True},
-    )
-    return reply.prompt_token_ids, reply.choices[0].token_ids
-
-
 @pytest.mark.parametrize("prompt", RAW, ids=range(len(RAW)))
 def test_a_text_is_continued_as_by_transformers(
     smollm: Served, truth: Callable[[list[int]], list[int]], prompt: str
 ) -> None:
-    ids, output = served_raw(smollm.client(), prompt)
+    ids, output = served_raw(smollm.client(), prompt, TOKENS)
     assert output == truth(ids)
 
 
@@ -111,7 +85,7 @@ def test_a_text_is_continued_as_by_transformers(
 def test_a_chat_is_answered_as_by_transformers(
     smollm: Served, truth: Callable[[list[int]], list[int]], content: str
 ) -> None:
-    ids, output = served_chat(smollm.client(), content)
+    ids, output = served_chat(smollm.client(), content, TOKENS)
     assert output == truth(ids)
 
 
@@ -124,31 +98,15 @@ def test_prompts_are_tokenised_as_by_transformers(smollm: Served, weights: Path)
     assert [prompt["token_ids"] for prompt in rendered] == expected
 
 
-def test_an_answer_does_not_depend_on_its_company(smollm: Served) -> None:
-    client = smollm.client()
-    asked = [*CHATS, *(f"Tell me about the number {number}." for number in range(8))]
-    alone = [served_chat(client, content) for content in asked]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        together = list(pool.map(lambda content: served_chat(client, content), asked))
-    assert together == alone
-
-
 @pytest.mark.parametrize("chunk", ["16", "-1"])
 def test_an_answer_does_not_depend_on_chunks_or_cached_pages(
     smollm: Served, tmp_path: Path, chunk: str
 ) -> None:
     prompt = "Once upon a time, in a small village by the sea, there lived an old fisherman. " * 12
-    expected = served_raw(smollm.client(), prompt)
+    expected = served_raw(smollm.client(), prompt, TOKENS)
     flags = ("--runner", "torch", "--threads", "1", "--prefill-chunk", chunk)
     with serving(tmp_path, *flags) as served:
         client = served.client()
-        assert served_raw(client, prompt) == expected
-        assert served_raw(client, prompt) == expected
+        assert served_raw(client, prompt, TOKENS) == expected
+        assert served_raw(client, prompt, TOKENS) == expected
         assert served.metric("turing_prefix_cache_hits_total") > 0
-
-
-def test_a_chat_streams_what_it_replies(smollm: Served) -> None:
-    client = smollm.client()
-    for content in CHATS[:3]:
-        plain = chat(client, content, temperature=0, max_tokens=TOKENS)
-        assert chat(client, content, stream=True, temperature=0, max_tokens=TOKENS) == plain
