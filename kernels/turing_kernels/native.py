@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 ERROR_SIZE: Final = 1024
 NAME: Final = "libturing_native.dylib" if sys.platform == "darwin" else "libturing_native.so"
 QUANTIZE: Final = {"none": 0, "w4": 4, "w8": 8}
@@ -88,7 +88,10 @@ class Ids(Structure):
 
 
 class Step(Structure):
-    """``turing_step``: addresses of int32 arrays, which the caller keeps alive."""
+    """``turing_step``: addresses of int32 arrays, which the caller keeps alive.
+
+    ``masks`` is 0 or the address of one pointer per chunk, 0 for chunks that may sample every id.
+    """
 
     _fields_ = (
         ("chunks", c_int32),
@@ -99,6 +102,7 @@ class Step(Structure):
         ("samples", c_void_p),
         ("ids", c_void_p),
         ("pages", c_void_p),
+        ("masks", c_void_p),
     )
 
 

@@ -4,6 +4,7 @@ from array import array
 from typing import Final
 
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled, Start
+from turing_engine.run.masks import Masks
 from turing_engine.run.runner import RunnerSpec
 from turing_kernels import native
 from turing_protocol.errors import Code, TuringError
@@ -43,7 +44,7 @@ class NativeRunner:
         """How many alternatives each slot wants, of the slots that want log-probabilities."""
         self._output = _Output(spec.max_running)
 
-    def run(self, plan: Plan) -> Result:
+    def run(self, plan: Plan, masks: Masks | None = None) -> Result:
         """Compute one step and sample where the plan asks for it."""
         for slot in plan.stops:
             self._engine.stop(slot)
@@ -55,6 +56,9 @@ class NativeRunner:
             return Result(plan.step, [])
         arrays = _flatten(chunks)
         step = native.Step(len(chunks), *(each.buffer_info()[0] for each in arrays))
+        if masks is not None:
+            pointers = _pointers(masks, len(chunks))
+            step.masks = pointers.buffer_info()[0]
         self._engine.run(step, self._output.room(len(chunks)))
         ids = self._output.ids[: len(chunks)].tolist()
         if not self._logprobs:
@@ -135,6 +139,14 @@ def _flatten(chunks: list[Chunk]) -> "tuple[array[int], ...]":
         ids.extend(chunk.ids)
         pages.extend(chunk.pages)
     return slots, starts, lengths, page_counts, samples, ids, pages
+
+
+def _pointers(masks: Masks, chunks: int) -> "array[int]":
+    """Return the address of each chunk's mask, 0 where every id is legal."""
+    addresses = array("Q", bytes(8 * chunks))
+    for chunk, words in zip(masks.chunks, masks.fill(), strict=True):
+        addresses[chunk] = words.ctypes.data
+    return addresses
 
 
 def native_sampling(sampling: Sampling) -> native.Sampling:

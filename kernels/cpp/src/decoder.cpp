@@ -82,8 +82,8 @@ void Decoder::prepare(const Batch& batch, float* logits) {
   if (sampled == 0) return;
   const auto vocab = static_cast<size_t>(spec_.vocab_size);
   for (size_t i = 0; i < sampled; i++) {
-    const int slot = batch.spans[static_cast<size_t>(batch.sampled[i])].slot;
-    if (logits != nullptr || sampler_.needs_logits(slot)) {
+    const Span& span = batch.spans[static_cast<size_t>(batch.sampled[i])];
+    if (logits != nullptr || span.mask != nullptr || sampler_.needs_logits(span.slot)) {
       logit_rows_[i] = logits_.as<float>() + i * vocab;
     }
   }
@@ -296,7 +296,7 @@ void Decoder::sample(int index) {
   const Span& span =
       batch_->spans[static_cast<size_t>(batch_->sampled[static_cast<size_t>(index)])];
   choices_[static_cast<size_t>(index)] =
-      sampler_.choose(span.slot, span.start + span.rows, id, logits);
+      sampler_.choose(span.slot, span.start + span.rows, id, logits, span.mask);
 }
 
 }  // namespace turing

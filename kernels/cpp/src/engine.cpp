@@ -92,7 +92,7 @@ void Engine::fill(std::span<const Chunk> chunks) {
       batch_.sampled.push_back(index);
     }
     batch_.spans.push_back({chunk.slot, chunk.start, batch_.rows(), rows, chunk.pages.data(),
-                            static_cast<int>(chunk.pages.size()), sampled});
+                            static_cast<int>(chunk.pages.size()), sampled, chunk.mask});
     batch_.ids.insert(batch_.ids.end(), chunk.ids.begin(), chunk.ids.end());
     batch_.span_of.insert(batch_.span_of.end(), static_cast<size_t>(rows), index);
   }

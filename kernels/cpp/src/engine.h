@@ -33,6 +33,7 @@ struct Chunk {
   std::span<const int32_t> ids;
   std::span<const int32_t> pages;
   bool sample;
+  const uint32_t* mask = nullptr;  // the ids that may be sampled, one bit each; null = all
 };
 
 class Engine {

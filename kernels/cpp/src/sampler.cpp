@@ -169,6 +169,12 @@ std::vector<std::pair<int32_t, float>> top_of(std::span<const float> logits, siz
   return top;
 }
 
+void apply(const uint32_t* mask, std::span<float> logits) {
+  for (size_t i = 0; i < logits.size(); i++) {
+    if ((mask[i / 32] >> (i % 32) & 1) == 0) logits[i] = -INFINITY;
+  }
+}
+
 bool penalises(const SamplingOptions& options) {
   return options.repetition_penalty != 1 || options.frequency_penalty != 0 ||
          options.presence_penalty != 0;
@@ -234,16 +240,18 @@ bool Sampler::needs_logits(int slot) const {
   return !state.options.greedy || state.options.logprobs >= 0 || state.adjusts();
 }
 
-Choice Sampler::choose(int slot, int64_t position, int32_t best, float* logits) {
+Choice Sampler::choose(int slot, int64_t position, int32_t best, float* logits,
+                       const uint32_t* mask) {
   Slot& state = *slots_[static_cast<size_t>(slot)];
   const SamplingOptions& options = state.options;
   Choice choice;
   choice.id = best;
-  if (needs_logits(slot)) {
+  if (mask != nullptr || needs_logits(slot)) {
     const std::span<float> all(logits, static_cast<size_t>(vocab_size_));
     std::vector<float> raw;
     if (options.logprobs >= 0) raw.assign(all.begin(), all.end());
     state.adjust(logits);
+    if (mask != nullptr) apply(mask, all);
     choice.id =
         options.greedy ? argmax(all) : draw_token(all, options, uniform(options.seed, position));
     if (options.logprobs >= 0) {

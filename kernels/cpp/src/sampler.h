@@ -49,9 +49,11 @@ class Sampler {
   bool started(int slot) const { return slots_[static_cast<size_t>(slot)] != nullptr; }
   // Whether choose() needs all logits and not only the best.
   bool needs_logits(int slot) const;
-  // The token for `position`, given the arg-max and, if needed, the logits, which it changes.
+  // The token for `position`, given the arg-max and, if needed or masked, the logits, which it
+  // changes. `mask` has one bit per id that may be chosen, at least one; null = all.
   // Different slots may choose at the same time.
-  Choice choose(int slot, int64_t position, int32_t best, float* logits);
+  Choice choose(int slot, int64_t position, int32_t best, float* logits,
+                const uint32_t* mask = nullptr);
 
  private:
   struct Slot;

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define TURING_ABI_VERSION 1
+#define TURING_ABI_VERSION 2
 #define TURING_API __attribute__((visibility("default")))
 
 typedef struct turing_engine turing_engine;
@@ -42,8 +42,8 @@ typedef struct {
 } turing_info;
 
 /* What a slot asks of sampling. Order of application: bias, repetition, frequency and presence
- * penalties, banned ids while fewer than min_tokens are out; then the arg-max (greedy) or a draw
- * after temperature, min_p, top_k and top_p, keyed by seed and position. */
+ * penalties, banned ids while fewer than min_tokens are out, the chunk's mask; then the arg-max
+ * (greedy) or a draw after temperature, min_p, top_k and top_p, keyed by seed and position. */
 typedef struct {
   double temperature;
   double top_p;
@@ -74,6 +74,9 @@ typedef struct {
   const int32_t* samples; /* whether to sample behind the chunk's last token */
   const int32_t* ids;
   const int32_t* pages;
+  /* NULL, or per chunk NULL or the ids that it may sample, at least one: id i is bit i % 32 of word
+   * i / 32 */
+  const uint32_t* const* masks;
 } turing_step;
 
 /* Room for the results of a step, one place per chunk. */
