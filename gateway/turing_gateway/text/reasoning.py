@@ -57,7 +57,8 @@ def find_tags(template: str, tokens: Collection[str]) -> Tags | None:
     """Return the tags of a model with this chat template and these added tokens, if it thinks."""
     known = [REASONING.make(name) for name in REASONING.names()]
     for tags in known:
-        if tags.end in template or (tags.start in tokens and tags.end in tokens):
+        in_template = tags.start in template or tags.end in template
+        if in_template or (tags.start in tokens and tags.end in tokens):
             return tags
     return None
 

@@ -7,9 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.vocabularies import byte_level, model_info, sentencepiece, token_id
-from turing_gateway.call import Call, Event, Finish, Message, Template, TextDelta, TokenInfo
+from turing_gateway.call import (
+    Call,
+    Event,
+    Finish,
+    Message,
+    Template,
+    TextDelta,
+    ThinkDelta,
+    TokenInfo,
+    ToolDelta,
+)
+from turing_gateway.text.answer import Reading
+from turing_gateway.text.reasoning import Tags
 from turing_gateway.text.stream import TextStream
 from turing_gateway.text.tokenizer import Tokenizer
+from turing_gateway.text.tools.objects import hermes
 from turing_protocol.codec import pack, pack_floats
 from turing_protocol.messages import Finished, Reason, Timings, TokenLogprobs
 from turing_protocol.sampling import Sampling
@@ -201,3 +214,142 @@ def test_the_space_before_the_first_word_is_real_only_in_mid_text(
     stream = TextStream(tokenizer, Call(model="m", **fields), INFO)
     ids = tokenizer.encode("the end", add_special=False, parse_special=False)
     assert text_of(stream.feed(ids)) == text
+
+
+# Reasoning and calls
+
+THOUGHTFUL = Reading(tags=Tags("<think>", "</think>"), end_ids=tuple(ids_of("</think>")))
+TOOL_CALL = '<tool_call>{"name": "f", "arguments": {"a": "é"}}</tool_call>'
+ANSWERS = (
+    "<think>why</think>so",
+    "<think>why",
+    "<think>a</think>\n\n" + TOOL_CALL,
+    f"Wait. {TOOL_CALL}\n{TOOL_CALL} Done.",
+    TOOL_CALL[:40],
+    "<think>hm</think>a <tool",
+)
+
+
+def parsed(
+    groups: list[list[int]], reading: Reading = THOUGHTFUL, **fields: Any
+) -> tuple[list[Event], TextStream]:
+    stream = TextStream(
+        TOKENIZER,
+        Call(model="m", messages=(Message(role="user", content="x"),), **fields),
+        INFO,
+        reading=reading,
+        tools=hermes().reader(["f"]),
+    )
+    events: list[Event] = []
+    for ids in groups:
+        events += stream.feed(ids, logprobs(len(ids)) if fields.get("sampling") else ())
+    output = sum(map(len, groups))
+    return events + stream.finish(Finished(1, Reason.STOP, 5, 4, output, TIMINGS)), stream
+
+
+def joined(events: list[Event]) -> list[tuple[Any, ...]]:
+    """Return what is shown and by which tokens, neighbours of one kind joined, without call ids."""
+    shown: list[tuple[Any, ...]] = []
+    for event in events:
+        match event:
+            case TextDelta(text=text) | ThinkDelta(text=text):
+                part: tuple[Any, ...] = (type(event).__name__, text, event.ids)
+            case ToolDelta(name=name, arguments=arguments):
+                part = ("name" if name else "arguments", name or arguments, event.ids)
+            case _:
+                part = (event,)
+        if shown and len(part) == 3 and shown[-1][0] == part[0] != "name":
+            part = (part[0], shown[-1][1] + part[1], shown.pop()[2] + part[2])
+        shown.append(part)
+    return shown
+
+
+@pytest.mark.parametrize("stop", [(), ("ZZZZZZZZ",), ("Done",)])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_how_parsed_tokens_are_grouped_changes_nothing(answer: str, stop: tuple[str, ...]) -> None:
+    ids = ids_of(answer)
+    alone = joined(parsed([[token] for token in ids], stop=stop)[0])
+    for at in range(len(ids) + 1):
+        assert joined(parsed([ids[:at], ids[at:]], stop=stop)[0]) == alone
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_stop_string_that_never_comes_changes_nothing(answer: str) -> None:  # F16
+    def shown(stop: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        return [part[:2] for part in joined(parsed([ids_of(answer)], stop=stop)[0])]
+
+    assert shown(("ZZZZ", "</think>ZZ", "e")[:2]) == shown(())
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_every_parsed_token_is_in_exactly_one_delta(answer: str) -> None:
+    ids = [*ids_of(answer), END]
+    events, _ = parsed([[token] for token in ids])
+    deltas = [e for e in events if isinstance(e, TextDelta | ThinkDelta | ToolDelta)]
+    assert [token for delta in deltas for token in delta.ids] == ids
+
+
+def test_tokens_of_reasoning_are_counted_and_have_no_logprobs() -> None:
+    thought, text = ids_of("<think>why</think>"), ids_of("so it is")
+    events, _ = parsed([thought, text], sampling=Sampling(logprobs=1))
+    assert end_of(events).reasoning_tokens == len(thought)
+    assert [info.id for delta in deltas(events) for info in delta.tokens] == text
+    cut, _ = parsed([ids_of("<think>why")])  # F44
+    assert text_of(cut) == ""
+    assert end_of(cut).reasoning_tokens == len(ids_of("<think>why"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(TOOL_CALL, "tool_calls"), (TOOL_CALL[:45], "stop"), ("no", "stop"), ("", "stop")],
+)
+def test_the_reason_is_tool_calls_exactly_with_complete_calls(answer: str, reason: str) -> None:
+    assert end_of(parsed([ids_of(answer)])[0]).reason == reason  # F17
+
+
+def test_the_first_piece_of_a_call_has_its_identity_alone() -> None:
+    events, _ = parsed([ids_of(f"{TOOL_CALL}{TOOL_CALL}")])
+    calls = [event for event in events if isinstance(event, ToolDelta)]
+    assert [(call.index, call.name, call.arguments) for call in calls] == [
+        (0, "f", ""),
+        (0, "", '{"a": "é"}'),
+        (1, "f", ""),
+        (1, "", '{"a": "é"}'),
+    ]
+    assert calls[0].id.startswith("call_") and calls[0].id != calls[2].id
+    assert calls[1].id == ""
+
+
+def test_a_spent_budget_lets_no_further_token_in() -> None:
+    ids = ids_of("<think>" + "why " * 20)
+    stream = TextStream(TOKENIZER, Call(model="m"), INFO, reading=_with_budget(9))
+    first = stream.feed(ids)
+    assert (stream.spent, stream.received) == (True, 9)
+    assert stream.feed(ids) == []
+    stream.force_end()
+    assert not stream.spent
+    rest = stream.feed(ids_of("so"))
+    forced = 9 + len(stream.end_ids)
+    assert stream.received == forced + len(ids_of("so"))
+    assert text_of([*first, *rest]) == "so"
+    finish = stream.finish(Finished(1, Reason.STOP, 5, 4, 99, TIMINGS))[-1]
+    assert isinstance(finish, Finish) and finish.reasoning_tokens == forced
+
+
+def test_reasoning_that_has_ended_or_is_over_is_not_forced_to_end() -> None:
+    short = ids_of("<think>a</think>" + "b" * 30)
+    for ids in (short, [*ids_of("<think>why"), END]):
+        stream = TextStream(TOKENIZER, Call(model="m"), INFO, reading=_with_budget(len(ids)))
+        stream.feed(ids)
+        assert not stream.spent
+
+
+def _with_budget(tokens: int) -> Reading:
+    return Reading(tags=THOUGHTFUL.tags, end_ids=THOUGHTFUL.end_ids, budget=tokens)
+
+
+def test_special_tokens_of_the_markup_reach_the_parsers() -> None:
+    reading = Reading(tags=Tags("<think>", "<|end|>"), visible=frozenset([END]))
+    stream = TextStream(TOKENIZER, Call(model="m"), model_info(), reading=reading)
+    events = stream.feed([*ids_of("<think>a"), END, *ids_of("b")])
+    assert text_of(events) == "b"
