@@ -1,6 +1,7 @@
 """Tiny random checkpoints of every family, as transformers writes them and as GGUF files."""
 
 import atexit
+import copy
 import shutil
 import tempfile
 from functools import cache
@@ -88,7 +89,7 @@ def prompt(length: int, salt: int = 0) -> list[int]:
 def make_model(name: str) -> PreTrainedModel:
     """Return the checkpoint ``name`` with weights that are random but the same every time."""
     torch.manual_seed(7)
-    config = CONFIGS[name]
+    config = copy.deepcopy(CONFIGS[name])  # tests change the model's own
     config._attn_implementation = "eager"
     model: PreTrainedModel = _auto.from_config(config, dtype=torch.float32)
     with torch.no_grad():
