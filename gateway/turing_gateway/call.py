@@ -91,6 +91,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     format: Constraint | None = None
     format_field: str = "response_format"
     """The field of the request that ``format`` was read from; refusals name it."""
+    strict: bool = False
+    """Refuse the call where its answer would come with warnings that are known before it begins."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     clamp: bool = False
@@ -139,6 +141,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int = 0
     kv_utilization: float = 0.0
     queue_depth: int = 0
+    warnings: tuple[str, ...] = ()
+    """What is known now of why the answer may not be what was asked for."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
@@ -189,6 +193,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     reasoning_tokens: int = 0
     timings: Timings = Timings()
+    warnings: tuple[str, ...] = ()
+    """Those of ``Begin``, and what came up since."""
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -70,5 +70,14 @@ def unsupported(call: Call, limits: Limits) -> TuringError | None:
     return None
 
 
+def warnings_of(call: Call) -> tuple[str, ...]:
+    """Return what is known, before an engine is asked, of why an answer may disappoint."""
+    if call.format is None or not call.stop or call.format_field == "tools":
+        return ()
+    return (
+        f"stop: a stop string may end the answer before it has the form of {call.format_field}",
+    )
+
+
 def _refuse(param: str, words: str) -> TuringError:
     return TuringError(Code.UNSUPPORTED, f"{param}: {words}", param=param)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from turing_gateway.admission import RETRY_MS
 from turing_gateway.call import Begin, Call, Event, Failure
+from turing_gateway.checks import warnings_of
 from turing_gateway.fleet.fleet import Fleet
 from turing_gateway.fleet.picker import Want, pick
 from turing_gateway.fleet.view import EngineView
@@ -96,6 +97,7 @@ class Choice:
         self._resume = resume
         self._tokens: list[int] = []
         self._started: Started | None = None
+        self._warnings: tuple[str, ...] = ()
         self._sent_at = time.monotonic()
         self._first_at = 0.0
         self._ended = False
@@ -142,7 +144,8 @@ class Choice:
             return self._begin(event, engine)
         if isinstance(event, Finished):
             self._ended = True
-            return self._text.finish(self._whole(event) if self._resumed else event)
+            last = self._whole(event) if self._resumed else event
+            return self._text.finish(replace(last, warnings=self._all_warnings(event)))
         self._fail(event, engine)
         return []
 
@@ -182,6 +185,9 @@ class Choice:
         if self._started is not None:
             return []
         self._started = started
+        self._warnings = (*warnings_of(self._job.call), *started.warnings)
+        if self._job.call.strict and self._warnings:
+            raise TuringError(Code.UNSUPPORTED, "; ".join(self._warnings))
         stats = engine.stats
         return [
             Begin(
@@ -194,8 +200,12 @@ class Choice:
                 draft_tokens=started.draft_tokens,
                 kv_utilization=stats.pages_used / max(1, stats.pages_total) if stats else 0.0,
                 queue_depth=engine.waiting,
+                warnings=self._warnings,
             )
         ]
+
+    def _all_warnings(self, last: Finished) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self._warnings, *last.warnings)))
 
     def _whole(self, last: Finished) -> Finished:
         """Return the end of a resumed stream: an engine knows only its own part."""
@@ -214,6 +224,7 @@ class Choice:
             cached=started.cached if started else 0,
             output=len(self._tokens),
             timings=Timings(0.0, (first - self._sent_at) * 1000, (now - first) * 1000),
+            warnings=self._warnings,
         )
 
     def _fail(self, failed: Failed, engine: EngineView) -> None:

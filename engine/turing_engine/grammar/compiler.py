@@ -25,8 +25,10 @@ KEPT: Final = 256
 """Compiled constraints, failed ones included, that are remembered."""
 SEARCHED: Final = 4096
 """States that the search for a short answer may look at."""
+_CLOSED: Final = ("json_schema", "grammar")
+"""Kinds whose answers, if they are strict, are closed before their tokens run out."""
 
-NO_WAY: Final = "max_tokens may cut the answer off: no short answer to this schema was found"
+NO_WAY: Final = "max_tokens may cut the answer off: no short answer of the form asked for was found"
 
 
 def parser_limits() -> LLParserLimits:
@@ -117,7 +119,7 @@ class Compiler:
             raise complaint(constraint, parser.get_error())
         warnings = [tidy(warning) for warning in parser.get_grammar_warnings()]
         shortest = None
-        if constraint.strict and constraint.kind == "json_schema":
+        if constraint.strict and constraint.kind in _CLOSED:
             shortest = shortest_way(parser, self._vocabulary, limit=SEARCHED)
             warnings += [] if shortest else [NO_WAY]
         return Compiled(parser, tuple(warnings), shortest)
@@ -126,7 +128,7 @@ class Compiler:
 def _replay(matcher: Matcher, sequence: Sequence) -> None:
     """Let ``matcher`` follow what another engine generated."""
     for place in range(sequence.prompt_len, len(sequence.tokens)):
-        verdict = matcher.accept(sequence.tokens[place], sequence.limit - place - 1)
+        verdict = matcher.replay(sequence.tokens[place], sequence.limit - place - 1)
         if verdict is Verdict.DONE and place == len(sequence.tokens) - 1:
             sequence.finish = Reason.STOP
         elif verdict is not Verdict.GO:

@@ -94,6 +94,14 @@ class Matcher:
         self._outputs += 1
         return Verdict.DONE if self._is_done(left) else Verdict.GO
 
+    def replay(self, token: int, left: int) -> Verdict:
+        """Take a token that was sent already, even if the answer cannot be ended in time then."""
+        verdict = self.accept(token, left)
+        if verdict is not Verdict.RETRY:
+            return verdict
+        self._closing = None
+        return self.accept(token, left)
+
     def forced(self) -> list[int]:
         """Return the ids that must come next, whatever the model thinks; often none."""
         return list(self._parser.compute_ff_tokens())

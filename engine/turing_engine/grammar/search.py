@@ -11,11 +11,12 @@ same wherever a stream is resumed.
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, groupby
 from typing import Final, NamedTuple
 
 import numpy as np
 from llguidance import LLMatcher
+from numpy.typing import NDArray
 
 from turing_engine.grammar.vocabulary import Vocabulary
 
@@ -31,6 +32,8 @@ _PER_CLASS: Final = {"digit": 2, "lower": 16, "upper": 16, "sign": 16, "other": 
 _IN_TEXT: Final = {"digit": 1, "lower": 1, "upper": 1, "sign": 16, "other": 0}
 """The same for a string that may not end yet: it may lack a sign, as an address lacks its @."""
 _SIGNS: Final = b" @:/.,-_+#&=?"
+_MOST_SPECIALS: Final = 8
+"""How many of the legal special tokens are tried; such a token mostly ends a part of an answer."""
 
 
 def shortest_way(
@@ -46,7 +49,7 @@ def shortest_way(
         found = _Search(vocabulary, hint, greedy=True).run(parser, limit // 2)
     if found is None:
         return None
-    likely = vocabulary.ids(vocabulary.text(found))
+    likely = _as_written(found, vocabulary)
     return likely if len(likely) < len(found) and vocabulary.ends(parser, likely) else found
 
 
@@ -56,6 +59,15 @@ def shortest_end(parser: LLMatcher, vocabulary: Vocabulary, way: Sequence[int]) 
         if vocabulary.ends(parser, way[start:]):
             return list(way[start:])
     return None
+
+
+def _as_written(way: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    """Return ``way`` with its single bytes as the tokens that a model would write for them."""
+    ids: list[int] = []
+    for single, part in groupby(way, vocabulary.is_single):
+        run = list(part)
+        ids += vocabulary.ids(vocabulary.text(run)) if single else run
+    return ids
 
 
 class _Search:
@@ -96,9 +108,10 @@ class _Search:
         if sign in self._seen:
             return
         self._seen.add(sign)
-        for rank, (byte, price) in enumerate(_priced(allowed)):
+        tokens = [(single[byte], price) for byte, price in _priced(allowed)]
+        for rank, (token, price) in enumerate([*self._specials(), *tokens]):
             cost = 1 + _AGAINST * min(rank, 1) if self._greedy else price
-            self._follow(state, cost, state.parser.deep_copy(), [single[byte]])
+            self._follow(state, cost, state.parser.deep_copy(), [token])
 
     def _follow(self, state: "_State", price: int, parser: LLMatcher, ids: list[int]) -> None:
         if parser.consume_tokens(ids):
@@ -107,9 +120,17 @@ class _Search:
     def _allowed(self, parser: LLMatcher) -> bytes:
         """Return the bytes that may come next, and leave the whole mask in ``_mask``."""
         parser.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
-        ids = self._vocabulary.single_ids
-        legal = self._mask[ids >> 5] >> (ids & 31) & 1
-        return bytes(self._vocabulary.single_bytes[legal.nonzero()[0]].tolist())
+        legal = self._legal(self._vocabulary.single_ids)
+        return bytes(self._vocabulary.single_bytes[legal].tolist())
+
+    def _specials(self) -> list[tuple[int, int]]:
+        """Return the special tokens that ``_mask`` allows, and what each costs."""
+        ids = self._vocabulary.special_ids
+        return [(token, 1) for token in ids[self._legal(ids)][:_MOST_SPECIALS].tolist()]
+
+    def _legal(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        bits: NDArray[np.bool_] = (self._mask[ids >> 5] >> (ids & 31) & 1).astype(np.bool_)
+        return bits
 
 
 class _State(NamedTuple):

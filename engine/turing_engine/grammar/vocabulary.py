@@ -20,9 +20,17 @@ class Vocabulary:
         self._end = int(self.tokenizer.eos_token)
         self.single = self._single_bytes()
         """Byte → the id of the token that is this byte and nothing else."""
+        self._singles = frozenset(self.single.values())
         self.single_bytes = np.array(list(self.single), np.uint8)
         self.single_ids = np.array(list(self.single.values()), np.int64)
         """The same as arrays."""
+        special = set(filter(self.tokenizer.is_special_token, range(size))) - self.eos_ids
+        self.special_ids = np.array(sorted(special), np.int64)
+        """Special tokens but for those that end an answer."""
+
+    def is_single(self, token: int) -> bool:
+        """Return whether ``token`` stands for its one byte in ``single``."""
+        return token in self._singles
 
     def text(self, ids: Sequence[int]) -> bytes:
         """Return the bytes of ``ids``."""

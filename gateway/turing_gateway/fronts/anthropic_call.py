@@ -29,6 +29,7 @@ from turing_gateway.fronts.anthropic_types import (
     Turn,
 )
 from turing_gateway.fronts.base import Services, resolve_model
+from turing_gateway.fronts.formats import json_schema
 from turing_gateway.headers import Controls
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.sampling import Constraint, Sampling
@@ -82,6 +83,7 @@ def messages_call(
         knobs=controls.knobs,
         lane=controls.lane,
         adapter=controls.adapter,
+        strict=controls.strict,
         stream=body.stream or False,
         request_id=request_id,
         session=session,
@@ -284,7 +286,7 @@ def _format(body: PromptBody) -> Constraint | None:
     wanted = body.output_config.format if body.output_config else None
     if wanted is None:
         return None
-    return Constraint("json_schema", msgspec.json.encode(wanted.schema).decode(), strict=True)
+    return json_schema(wanted.schema, "output_config.format", strict=True)
 
 
 def _sampling(body: PromptBody) -> Sampling:

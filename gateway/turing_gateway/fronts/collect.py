@@ -32,6 +32,7 @@ class Answer:
         self.ids: list[int] = []
         self.tokens: list[TokenInfo] = []
         self.reason = ""
+        self.warnings: tuple[str, ...] = ()
         self._text: list[str] = []
         self._thinking: list[str] = []
 
@@ -60,6 +61,7 @@ class Answer:
                 self.ids += event.ids
             case Finish():
                 self.reason = event.reason
+                self.warnings = event.warnings
             case Failure():
                 raise event.error
             case Begin():

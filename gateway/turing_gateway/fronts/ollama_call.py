@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from turing_gateway.call import Call, Message, Template, Tool, ToolCall
+from turing_gateway.fronts.formats import json_object, json_schema
 from turing_gateway.fronts.ollama_types import (
     ChatBody,
     GenerateBody,
@@ -114,6 +115,7 @@ def _shared(
         "knobs": controls.knobs,
         "lane": controls.lane,
         "adapter": controls.adapter,
+        "strict": controls.strict,
         "effort": _effort(body, ref),
         "stream": body.stream is not False,
         "request_id": request_id,
@@ -165,9 +167,9 @@ def _format(given: str | dict[str, Any] | None) -> Constraint | None:
     if given is None or given == "":
         return None
     if isinstance(given, dict):
-        return Constraint("json_schema", msgspec.json.encode(given).decode())
+        return json_schema(given, "format", strict=False)
     if given == "json":
-        return Constraint("json_object")
+        return json_object()
     raise _invalid("format", f'must be "json" or a JSON schema, not {given[:40]!r}')
 
 

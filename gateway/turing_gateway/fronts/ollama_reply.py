@@ -105,7 +105,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.prompt is not None:
             fields["context"] = [*self.prompt, *ids]
-        notes = [*self.notes, *[f"tool_calls: {cut} cut off and left out"] * bool(cut)]
+        notes = [
+            *self.notes,
+            *finish.warnings,
+            *[f"tool_calls: {cut} cut off and left out"] * bool(cut),
+        ]
         if notes:
             fields["turing"] = {"warnings": notes}
         return fields

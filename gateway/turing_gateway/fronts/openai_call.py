@@ -7,6 +7,7 @@ import msgspec
 
 from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall, ToolChoice
 from turing_gateway.fronts.base import Services, resolve_model
+from turing_gateway.fronts.formats import json_object, json_schema, written
 from turing_gateway.fronts.openai_types import (
     DECODE_UNSERVED,
     MAX_PROMPTS,
@@ -28,6 +29,9 @@ from turing_gateway.fronts.openai_types import (
 from turing_gateway.headers import Controls
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.sampling import Constraint, Sampling
+
+FORMATS = ("response_format", "structured_outputs", "grammar")
+"""Fields that ask for a form of the answer."""
 
 
 def chat_call(services: Services, body: ChatBody, controls: Controls, request_id: str) -> Call:
@@ -88,6 +92,8 @@ def _shared(body: SamplingBody, controls: Controls, request_id: str) -> dict[str
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return {
         "format": _format(body),
+        "format_field": _format_field(body),
+        "strict": controls.strict,
         "seed": body.seed,
         "stop": tuple(stop),
         "include_stop": body.include_stop_str_in_output or False,
@@ -130,17 +136,25 @@ def _bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
     return tuple((int(key), value) for key, value in given.items())
 
 
+def _format_field(body: SamplingBody) -> str:
+    """Return the one field that asks for a form of the answer."""
+    given = [name for name in FORMATS if getattr(body, name) is not None]
+    if len(given) > 1:
+        raise _invalid(given[1], f"excludes {given[0]}")
+    return given[0] if given else FORMATS[0]
+
+
 def _format(body: SamplingBody) -> Constraint | None:
     if body.structured_outputs is not None:
-        if body.response_format is not None:
-            raise _invalid("structured_outputs", "excludes response_format")
         return _structured(msgspec.structs.asdict(body.structured_outputs))
+    if body.grammar is not None:
+        return written("grammar", body.grammar, "grammar", strict=True)
     match body.response_format:
         case JsonObjectFormat():
-            return Constraint("json_object")
+            return json_object()
         case JsonSchemaFormat(json_schema=wanted):
-            text = msgspec.json.encode(wanted.schema).decode()
-            return Constraint("json_schema", text, wanted.strict or False)
+            strict = wanted.strict or False
+            return json_schema(wanted.schema, "response_format", strict=strict)
         case _:
             return None
 
@@ -151,7 +165,8 @@ def _structured(fields: dict[str, Any]) -> Constraint:
         raise _invalid("structured_outputs", f"needs exactly one of {', '.join(fields)}")
     kind, value = given.popitem()
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return Constraint("json_schema" if kind == "json" else kind, text, strict=True)
+    kind = "json_schema" if kind == "json" else kind
+    return written(kind, text, "structured_outputs", strict=True)
 
 
 def _template(body: ChatBody) -> Template:

@@ -28,9 +28,11 @@ from turing_gateway.fronts.openai_reply import (
     Identity,
     chat_logprobs,
     encode,
+    ending,
     field,
     identity,
     sse,
+    warned,
 )
 from turing_gateway.fronts.openai_types import ChatBody, NamedChoice
 from turing_gateway.headers import effective_headers
@@ -94,7 +96,7 @@ def completion(
     reply = {**msgspec.structs.asdict(name), "choices": choices, "usage": usage.openai()}
     if prompt is not None:
         reply["prompt_token_ids"] = prompt
-    return reply
+    return reply | warned(line for answer in answers for line in answer.warnings)
 
 
 def _choice(index: int, body: ChatBody, answer: Answer) -> dict[str, Any]:
@@ -167,7 +169,8 @@ class ChatStream:
                 return self._begin(event)
             case Finish():
                 reason = finish_reason(self._body, event.reason)
-                return self._chunks.choice(event.choice, b"{}", finish=encode(reason))
+                finish = encode(reason)
+                return self._chunks.choice(event.choice, b"{}", finish=finish, more=ending(event))
             case Failure():
                 raise event.error
 

@@ -18,9 +18,11 @@ from turing_gateway.fronts.openai_reply import (
     Identity,
     TextLogprobs,
     encode,
+    ending,
     field,
     identity,
     sse,
+    warned,
 )
 from turing_gateway.fronts.openai_types import TextBody
 from turing_gateway.headers import effective_headers
@@ -123,7 +125,8 @@ def completion(
 ) -> dict[str, Any]:
     """Return the whole answer as one object; choices are prompt-major."""
     choices = [_choice(index, body, answer, prompts) for index, answer in enumerate(answers)]
-    return {**msgspec.structs.asdict(name), "choices": choices, "usage": usage.openai()}
+    reply = {**msgspec.structs.asdict(name), "choices": choices, "usage": usage.openai()}
+    return reply | warned(line for answer in answers for line in answer.warnings)
 
 
 def _choice(index: int, body: TextBody, answer: Answer, prompts: Prompts) -> dict[str, Any]:
@@ -164,7 +167,8 @@ class TextStream:
             case Begin():
                 return self._begin(event.choice)
             case Finish():
-                return self._chunks.choice(event.choice, b'""', finish=encode(event.reason))
+                finish = encode(event.reason)
+                return self._chunks.choice(event.choice, b'""', finish=finish, more=ending(event))
             case Failure():
                 raise event.error
             case _:

@@ -221,7 +221,7 @@ class SamplingBody(Struct, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
-    grammar: Any = None
+    grammar: str | None = None
     logits_processors: Any = None
     allowed_token_ids: Any = None
     bad_words: Any = None
@@ -286,7 +286,6 @@ DECODE_UNSERVED = (
     "guided_regex",
     "guided_choice",
     "guided_grammar",
-    "grammar",
     "logits_processors",
     "allowed_token_ids",
     "bad_words",

@@ -4,10 +4,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
-
 from turing_gateway.call import Call, Message, Part, Tool, ToolCall, ToolChoice
 from turing_gateway.fronts.base import Services, resolve_model
+from turing_gateway.fronts.formats import json_object, json_schema
 from turing_gateway.fronts.responses_types import (
     ITEMS,
     LOGPROBS,
@@ -68,6 +67,7 @@ def responses_call(
         knobs=controls.knobs,
         lane=controls.lane,
         adapter=controls.adapter,
+        strict=controls.strict,
         stream=body.stream or False,
         request_id=request_id,
         salt=body.cache_salt or "",
@@ -241,9 +241,9 @@ def _known(names: Container[str], name: str) -> str:
 def _format(body: ResponsesBody) -> Constraint | None:
     match body.text.format if body.text else None:
         case ObjectFormat():
-            return Constraint("json_object")
+            return json_object()
         case SchemaFormat(schema=schema, strict=strict):
-            return Constraint("json_schema", msgspec.json.encode(schema).decode(), strict or False)
+            return json_schema(schema, "text.format", strict=strict or False)
         case _:
             return None
 

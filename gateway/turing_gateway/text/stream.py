@@ -187,6 +187,7 @@ class TextStream:
             output_tokens=self.received if self.stopped else finished.output,
             reasoning_tokens=self._thought,
             timings=finished.timings,
+            warnings=finished.warnings,
         )
 
 

@@ -255,7 +255,6 @@ def test_a_client_that_leaves_ends_the_run(stream: bool, leave_after: int) -> No
 UNSERVED: list[tuple[str, Any]] = [
     ("guided_json", {}),
     ("guided_regex", "a"),
-    ("grammar", "root ::= x"),
     ("bad_words", ["x"]),
     ("allowed_token_ids", [1]),
     ("logits_processors", []),
