@@ -66,6 +66,8 @@ class Habits:
         if thinks and self.tags:
             body = f"{grammar.thinking(lark, self.tags, inside=inside)} {body}"
         strict = call.tool_choice.forced or (call.format is not None and call.format.strict)
+        # No engine knows how to end free reasoning in time, so it would allow none.
+        strict = strict and not thinks
         return replace(
             call,
             format=Constraint("grammar", lark.text(body), strict),

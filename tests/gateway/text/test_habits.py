@@ -226,7 +226,7 @@ def test_calls_are_read_in_the_models_own_way(template: str, answer: str) -> Non
 def test_a_call_that_is_required_is_forced(template: str) -> None:
     text = unthinking(template)
     other = replace(TOOL, name="g")
-    required = call(tools=(TOOL, other), tool_choice=ToolChoice(mode="required"))
+    required = call(tools=(TOOL, other), tool_choice=ToolChoice(mode="required"), effort="none")
     constrained = text.constrained(required, text.render(required))
     assert constrained.format is not None and constrained.format.strict
     assert constrained.format_field == "tools"
@@ -272,6 +272,8 @@ def test_special_tokens_of_the_syntax_are_forced_as_tokens_and_read() -> None:
 def test_a_call_behind_reasoning_is_forced_and_read() -> None:  # F26
     text = model(OPENING)
     required = call(tools=(TOOL,), tool_choice=ToolChoice(mode="required"))
-    assert grammar(text, required).startswith("start: reasoning ")
+    constrained = text.constrained(required, text.render(required)).format
+    assert constrained is not None and constrained.text.startswith("start: reasoning ")
+    assert not constrained.strict
     answer = "why {}</think>\n\n" + written(HERMES, [("f", "{}")])
     assert said(events(text, required, answer)) == ("why {}", "", ["f{}"])
