@@ -28,7 +28,7 @@ struct W8Place {
 
 W8Place w8_block(uint8_t* tile, int block) {
   uint8_t* pair = tile + tile_bytes(Tile::W8, 2) * static_cast<size_t>(block / 2);
-  return {pair + block % 2 * 512, pair + 1024 + block % 2 * 32};
+  return {pair + 64 + block % 2 * 512, pair + block % 2 * 32};
 }
 
 void put_half(uint8_t* place, int column, uint16_t half) {
@@ -38,9 +38,9 @@ void put_half(uint8_t* place, int column, uint16_t half) {
 // 16 bytes of nibbles, element i below element i + 16, are one column of a W4 block as they are.
 void put_w4(uint8_t* block, int column, const void* nibbles, uint16_t step, uint16_t minimum) {
   const auto* from = static_cast<const uint8_t*>(nibbles);
-  for (int j = 0; j < 4; j++) std::memcpy(block + 64 * j + 4 * column, from + 4 * j, 4);
-  put_half(block + 256, column, step);
-  put_half(block + 288, column, minimum);
+  for (int j = 0; j < 4; j++) std::memcpy(block + 64 + 64 * j + 4 * column, from + 4 * j, 4);
+  put_half(block, column, step);
+  put_half(block + 32, column, minimum);
 }
 
 void put_w8(W8Place place, int column, const int8_t quants[kBlock], uint16_t step) {

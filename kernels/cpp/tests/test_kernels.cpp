@@ -57,14 +57,14 @@ float weight_at(const Matrix& matrix, int row, int k) {
   switch (matrix.tile) {
     case Tile::W4: {
       const uint8_t* from = tile + 320 * block;
-      const uint8_t byte = from[i % 16 / 4 * 64 + column * 4 + i % 4];
+      const uint8_t byte = from[64 + i % 16 / 4 * 64 + column * 4 + i % 4];
       const int q = i < 16 ? byte & 15 : byte >> 4;
-      return static_cast<float>(q) * half(from + 256 + 2 * column) + half(from + 288 + 2 * column);
+      return static_cast<float>(q) * half(from + 2 * column) + half(from + 32 + 2 * column);
     }
     case Tile::W8: {
       const uint8_t* pair = tile + 1088 * (block / 2);
-      const int q = pair[block % 2 * 512 + i / 4 * 64 + column * 4 + i % 4] - 128;
-      return static_cast<float>(q) * half(pair + 1024 + block % 2 * 32 + 2 * column);
+      const int q = pair[64 + block % 2 * 512 + i / 4 * 64 + column * 4 + i % 4] - 128;
+      return static_cast<float>(q) * half(pair + block % 2 * 32 + 2 * column);
     }
     case Tile::F16: return half(tile + 1024 * block + 32 * i + 2 * column);
     case Tile::BF16:

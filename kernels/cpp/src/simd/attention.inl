@@ -71,7 +71,7 @@ inline void score_page(const std::byte* keys, const uint32_t* query, int units,
     for (int u = 0; u < units; u++, row += kUnitRow) {
       if (pass == 0) {
 #pragma GCC unroll 4
-        for (int line = 0; line < kUnitRow; line += 64) prefetch(ahead + u * kUnitRow + line);
+        for (int line = 0; line < kUnitRow; line += 64) fetch_far(ahead + u * kUnitRow + line);
       }
       typename Format::Vector vector[kPassVectors];
 #pragma GCC unroll 4
@@ -135,7 +135,7 @@ inline void mix_values(const Segment& segment, const uint32_t (*weights)[kSegmen
     for (int u = 0; u < units; u++, row += head_dim * 4) {
       if (ahead) {
 #pragma GCC unroll 4
-        for (int line = 0; line < 256; line += 64) prefetch(segment.next[page] + u * 256 + line);
+        for (int line = 0; line < 256; line += 64) fetch_far(segment.next[page] + u * 256 + line);
       }
       typename Format::Vector vector[V];
 #pragma GCC unroll 4

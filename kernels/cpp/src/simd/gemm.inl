@@ -9,16 +9,16 @@
 
 namespace turing::TURING_ISA {
 
-// Fetches the piece of the weights that is read this far ahead. Hardware prefetchers stop at each
-// page of 4 KiB; with several rows there is time enough to hide that, with one row memory is busy
-// all the time and more requests only get in the way.
-constexpr size_t kAhead = 4096;
+// Fetches what will be read this far behind `w`. Hardware prefetchers stop at each page of 4 KiB
+// and lose the stream while a tile is used again for more rows; a full pass has time enough to
+// hide that. With fewer rows memory is the limit, and more requests only get in the way.
+constexpr size_t kAhead = 2048;
 
 template <int R, size_t kBytes>
 inline void fetch_ahead(const uint8_t* w) {
-  if constexpr (R > 1) {
+  if constexpr (R > kRowTile / 2) {
 #pragma GCC unroll 9
-    for (size_t line = 0; line < kBytes; line += 64) prefetch(w + kAhead + line);
+    for (size_t line = 0; line < kBytes; line += 64) fetch_near(w + kAhead + line);
   }
 }
 
@@ -29,14 +29,14 @@ inline void multiply_w4(const uint8_t* w, int blocks, const Int8Block* x, int ro
 #pragma GCC unroll 8
   for (int m = 0; m < R; m++) acc[m] = zero();
   for (int b = 0; b < blocks; b++, w += tile_bytes(Tile::W4, 1), x++) {
-    const F step = load_half(w + 256), minimum = load_half(w + 288);
+    const F step = load_half(w), minimum = load_half(w + 32);
     fetch_ahead<R, tile_bytes(Tile::W4, 1)>(w);
     Dot4 dots[R];
 #pragma GCC unroll 8
     for (int m = 0; m < R; m++) dots[m] = start4();
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-      const Bytes both = load_bytes(w + 64 * j);
+      const Bytes both = load_bytes(w + 64 + 64 * j);
       const Bytes low = low_nibbles(both), high = high_nibbles(both);
 #pragma GCC unroll 8
       for (int m = 0; m < R; m++) dots[m] = dot(dots[m], low, x->q[j][row + m]);
@@ -61,14 +61,14 @@ inline void multiply_w8(const uint8_t* w, int blocks, const Int8Block* x, int ro
   for (int pair = 0; pair < blocks; pair += 2, w += tile_bytes(Tile::W8, 2)) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++, x++) {
-      const F step = load_half(w + 1024 + 32 * half);
+      const F step = load_half(w + 32 * half);
       fetch_ahead<R, 512>(w + 512 * half);
       Dot8 dots[R];
 #pragma GCC unroll 8
       for (int m = 0; m < R; m++) dots[m] = start8(x->offset[row + m]);
 #pragma GCC unroll 8
       for (int g = 0; g < 8; g++) {
-        const Weights8 weights = load_weights8(w + 512 * half + 64 * g);
+        const Weights8 weights = load_weights8(w + 64 + 512 * half + 64 * g);
 #pragma GCC unroll 8
         for (int m = 0; m < R; m++) dots[m] = dot(dots[m], weights, x->q[g][row + m]);
       }
@@ -108,10 +108,10 @@ struct FloatSums {
 struct BlockW4 {
   static constexpr size_t kBytes = tile_bytes(Tile::W4, 1);
   const uint8_t* w;
-  F step = load_half(w + 256), minimum = load_half(w + 288);
+  F step = load_half(w), minimum = load_half(w + 32);
   F at(int k) const {
     const int shift = k % 4 * 8 + k / 16 * 4;
-    const I q = field(load_bytes(w + k % 16 / 4 * 64), shift, 15);
+    const I q = field(load_bytes(w + 64 + k % 16 / 4 * 64), shift, 15);
     return step * to_float(q) + minimum;
   }
 };
@@ -151,8 +151,8 @@ inline void multiply_w8_float(const uint8_t* w, int blocks, const FloatBlock* x,
   FloatSums<R> sums;
   for (int b = 0; b < blocks; b++, x++) {
     const uint8_t* pair = w + static_cast<size_t>(b / 2) * tile_bytes(Tile::W8, 2);
-    const F step = load_half(pair + 1024 + b % 2 * 32);
-    const uint8_t* quants = pair + b % 2 * 512;
+    const F step = load_half(pair + b % 2 * 32);
+    const uint8_t* quants = pair + 64 + b % 2 * 512;
 #pragma GCC unroll 2
     for (int k = 0; k < kBlock; k++) {
       const I q = field(load_bytes(quants + k / 4 * 64), k % 4 * 8, 255) + set_int(-128);

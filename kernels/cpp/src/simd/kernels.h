@@ -19,11 +19,11 @@ constexpr int kPageTokens = 64;  // tokens of a KV page
 constexpr int kSegmentPages = 2;
 constexpr int kSegmentTokens = kSegmentPages * kPageTokens;  // tokens of one softmax pass
 
-// What a weight tile of 16 columns x k holds, block after block of 32 k.
-//   W4    256 bytes of nibbles (vector j = k group j in the low, j + 4 in the high halves; a group
-//         is 4 consecutive k, 4 bytes per column), 16 fp16 steps, 16 fp16 minima: w = q d + m
-//   W8    two blocks of 512 bytes (8 vectors, one k group each, q + 128) and then 2 x 16 fp16
-//         steps: w = q d
+// What a weight tile of 16 columns x k holds, block after block of 32 k, in the order of reading.
+//   W4    16 fp16 steps, 16 fp16 minima and 256 bytes of nibbles: vector j has k group j in its low
+//         and j + 4 in its high halves; a group is 4 consecutive k, 4 bytes per column. w = q d + m
+//   W8    for two blocks 2 x 16 fp16 steps, then 2 x 512 bytes: 8 vectors, one k group each, of
+//         q + 128. w = q d
 //   F16, BF16, F32   [32 k][16 columns]
 enum class Tile : uint8_t { W4, W8, F16, BF16, F32 };
 constexpr int kTiles = 5;

@@ -214,6 +214,8 @@ inline F dot_pairs(F d, Pairs x, uint32_t y) {
   return fma(x.high, {high, high}, fma(x.low, {low, low}, d));
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+// Fetches a cache line into the first level, or into the second.
+inline void fetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void fetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 }  // namespace turing::TURING_ISA

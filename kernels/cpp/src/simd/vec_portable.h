@@ -212,6 +212,7 @@ inline F dot_pairs(F d, Pairs x, uint32_t y) {
   return fma(x.high, high, fma(x.low, low, d));
 }
 
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline void fetch_near(const void* p) { __builtin_prefetch(p, 0, 3); }
+inline void fetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace turing::TURING_ISA
