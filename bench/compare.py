@@ -5,7 +5,7 @@ server, even rounds forwards and odd ones backwards, and takes prompts no earlie
 that caches start equal and drift of the machine hits all alike. Ratios are per round, against the
 first server; their median is what counts.
 
-    python bench/compare.py turing llama-q4_1 --sets chat,long --concurrency 1,8,32
+    python -m bench turing llama-q4_1 --sets chat,long --concurrency 1,8,32
 
 Servers are described in bench/servers.json; ``$NAMES`` there come from the environment.
 """
@@ -213,7 +213,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("servers", nargs="+", help="names in servers.json; the first is the base")
+    parser.add_argument(
+        "servers",
+        nargs="*",
+        default=["turing", "turing-torch"],
+        help="names in servers.json; the first is the base (default: our two CPU runners)",
+    )
     parser.add_argument("--sets", default="chat,long,prefix")
     parser.add_argument("--concurrency", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=3)
@@ -243,7 +248,7 @@ def main() -> int:
             for server in servers:
                 server.stop()
     report = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python -m bench", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "machine": _machine(),
         "ready_s": {server.name: server.ready_s for server in servers},

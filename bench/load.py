@@ -4,7 +4,7 @@ Closed loop: CONCURRENCY workers, each sends its next request when the last one 
 tokens are the server's own ``usage``, never the number of chunks. Every request opens its own
 connection: some servers close a kept-alive one after a stream without saying so.
 
-    python bench/load.py --base-url http://127.0.0.1:8000 --set chat -c 8 -n 32
+    python -m bench.load --base-url http://127.0.0.1:8000 --set chat -c 8 -n 32
 """
 
 import argparse
