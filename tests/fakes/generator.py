@@ -53,6 +53,7 @@ class FakeGenerator:
         self, script: Script = hello, *, models: Sequence[ModelInfo] = (MODEL,), hang: bool = False
     ) -> None:
         self.script = script
+        self.thinking = False
         self.hang = hang
         self.calls: list[Call] = []
         self.closed = 0
@@ -91,6 +92,10 @@ class FakeGenerator:
                     yield finish(choice)
         finally:
             self.closed += 1
+
+    async def thinks(self, model: str) -> bool:
+        """Return what ``thinking`` says."""
+        return self.thinking
 
     async def files(self, model: str) -> Mapping[str, bytes]:
         """Return those of the scripted model."""

@@ -34,6 +34,9 @@ class Generator(Protocol):
         The first event is a ``Begin``, or the ``Failure`` of the call.
         """
 
+    async def thinks(self, model: str) -> bool:
+        """Return whether ``model`` can reason before it answers."""
+
     async def files(self, model: str) -> Mapping[str, bytes]:
         """Return the files that engines serve with a model: tokenizer, template, metadata."""
 

@@ -11,7 +11,13 @@ from starlette.routing import Route
 from turing_gateway.call import Begin, Call
 from turing_gateway.fronts.base import Events, Services, context_of, read_controls, serving
 from turing_gateway.fronts.collect import first_event, written
-from turing_gateway.fronts.ollama_call import Notes, chat_call, generate_call, unloads
+from turing_gateway.fronts.ollama_call import (
+    Notes,
+    chat_call,
+    check_thinking,
+    generate_call,
+    unloads,
+)
 from turing_gateway.fronts.ollama_fit import drop_old_turns, fit_tools
 from turing_gateway.fronts.ollama_names import find_model
 from turing_gateway.fronts.ollama_reply import NDJSON, Shape, Stream, error_line, whole
@@ -54,6 +60,7 @@ class Ollama:
             return self._load(info, shape, unload)
         notes = Notes(strict=controls.strict)
         call = chat_call(body, ref, controls, request_id(request), notes)
+        await check_thinking(self._services.generator, body, call)
         call = await self._fit_tools(info, call, notes)
         return await self._reply(request, call, shape, notes, info, body.truncate is not False)
 
@@ -69,6 +76,7 @@ class Ollama:
             return self._load(info, shape, unload)
         notes = Notes(strict=controls.strict)
         call = generate_call(body, ref, controls, request_id(request), notes)
+        await check_thinking(self._services.generator, body, call)
         if not body.raw:
             prompt = await self._with_context(info, call, body.context or ())
             shape = replace(shape, prompt=prompt)

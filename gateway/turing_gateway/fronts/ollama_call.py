@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from turing_gateway.call import Call, Message, Template, Tool, ToolCall
+from turing_gateway.fronts.base import Generator
 from turing_gateway.fronts.formats import json_object, json_schema
 from turing_gateway.fronts.ollama_types import (
     ChatBody,
@@ -80,6 +81,12 @@ def unloads(body: GenerationBody) -> bool:
     if not _DURATION.fullmatch(given):
         raise _invalid("keep_alive", f"is not a duration like 5m or 1h30m: {given[:40]!r}")
     return not _AMOUNT.search(given)
+
+
+async def check_thinking(generator: Generator, body: GenerationBody, call: Call) -> None:
+    """Raise ``Code.UNSUPPORTED`` where ``body`` wants a model to think that cannot."""
+    if body.think and not await generator.thinks(call.model):
+        raise _unsupported("think", f'"{body.model}" does not support thinking')
 
 
 def _refuse_generate_options(body: GenerateBody) -> None:
@@ -179,9 +186,9 @@ def _effort(body: GenerationBody, ref: ModelRef) -> str:
         return ref.effort
     if isinstance(think, str) and think not in LEVELS:
         raise _invalid("think", f"must be true, false or one of {', '.join(LEVELS)}")
-    if think is False:
-        return "none"
-    raise _unsupported("think", f'"{body.model}" does not support thinking')
+    if isinstance(think, str):
+        return think
+    return ref.effort or "medium" if think else "none"
 
 
 def _message(body: MessageBody, path: str) -> Message:

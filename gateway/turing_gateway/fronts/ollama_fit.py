@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from turing_gateway.call import Call, Message
 from turing_gateway.fronts.base import Generator
 from turing_gateway.fronts.ollama_call import Notes
-from turing_protocol.errors import Code, TuringError
 
 TOOLS_SHARE = 4
 """Tools may take one part in this many of the context."""
@@ -17,32 +16,20 @@ _log = logging.getLogger(__name__)
 
 
 async def fit_tools(generator: Generator, call: Call, context: int, notes: Notes) -> Call:
-    """Return ``call`` with its tools, or without them where the model cannot be shown them.
+    """Return ``call`` with its tools, or without them where they take too much of ``context``.
 
     Clients send tools to every chat model, so that alone is never an error; it is noted.
     """
     if not call.tools:
         return call
     bare = replace(call, tools=())
-    reason = await _against_tools(generator, call, bare, context)
-    if reason is None:
-        notes.add("tools", "the model is shown them, but calls that it makes are answered as text")
+    taken = len(await generator.render(call)) - len(await generator.render(bare))
+    if taken <= context // TOOLS_SHARE:
         return call
+    reason = f"they take {taken} of {context} tokens of context"
     _log.info("request %s: %d tools left out: %s", call.request_id, len(call.tools), reason)
     notes.add("tools", f"left out, {reason}")
     return bare
-
-
-async def _against_tools(generator: Generator, call: Call, bare: Call, context: int) -> str | None:
-    try:
-        taken = len(await generator.render(call)) - len(await generator.render(bare))
-    except TuringError as error:
-        if error.code is Code.UNSUPPORTED and error.param == "tools":
-            return error.message
-        raise
-    if taken > context // TOOLS_SHARE:
-        return f"they take {taken} of {context} tokens of context"
-    return None
 
 
 async def drop_old_turns(

@@ -70,6 +70,11 @@ class OllamaModels:
         ]
         return json_response({"models": models})
 
+    async def _capabilities(self, model: str, template: str) -> list[str]:
+        # Tools are shown in the system turn where the template has no place for them.
+        thinks = bool(template) and await self._services.generator.thinks(model)
+        return ["completion", *["tools"] * bool(template), *["thinking"] * thinks]
+
     async def show(self, request: Request) -> Response:
         """Return the facts of one model."""
         body = await read_json(request, ModelBody)
@@ -86,7 +91,7 @@ class OllamaModels:
             "template": template,
             "details": _details(info),
             "model_info": {**_model_info(info), **metadata},
-            "capabilities": ["completion", "tools"] if template else ["completion"],
+            "capabilities": await self._capabilities(ref.name, template),
             "modified_at": moment(info.modified),
         }
         if "general.license" in metadata:

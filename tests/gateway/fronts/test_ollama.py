@@ -358,21 +358,16 @@ def test_a_render_only_gateway_has_facts_but_does_not_generate() -> None:
     assert client.post("/api/chat", json=CHAT).status_code == 404
 
 
-def test_tools_alone_are_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_place(call: Call) -> None:
-        if call.tools:
-            words = "the model's chat template has no place for tools"
-            raise TuringError(Code.UNSUPPORTED, words, param="tools")
-
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
-    gateway = Gateway()
-    render = checked(gateway.generator.render, no_place)
-    monkeypatch.setattr(gateway.generator, "render", render)
-    reply = chat(gateway, tools=tools)
-    assert reply.status_code == 200
-    assert gateway.call().tools == ()
-    (warning,) = reply.json()["turing"]["warnings"]
-    assert warning == "tools: left out, the model's chat template has no place for tools"
+@pytest.mark.parametrize(("path", "body"), [("/api/chat", CHAT), ("/api/generate", GENERATE)])
+def test_only_a_model_that_can_is_made_to_think(path: str, body: dict[str, Any]) -> None:
+    gateway = Gateway(thinking)
+    refused = gateway.client.post(path, json=body | {"think": True})
+    assert refused.status_code == 400
+    assert refused.json()["error"] == f'think: "{body["model"]}" does not support thinking'
+    assert gateway.client.post(path, json=body | {"think": False}).status_code == 200
+    gateway.generator.thinking = True
+    assert gateway.client.post(path, json=body | {"think": "low"}).status_code == 200
+    assert [call.effort for call in gateway.generator.calls] == ["none", "low"]
 
 
 def checked(render: Callable[[Call], Any], check: Callable[[Call], None]) -> Callable[[Call], Any]:

@@ -165,16 +165,17 @@ def test_another_format_is_refused() -> None:
     assert refusal(chat, format="yaml").param == "format"
 
 
-@pytest.mark.parametrize(("think", "effort"), [(None, "high"), (False, "none")])
-def test_thinking_that_can_be_had(think: Any, effort: str) -> None:
+@pytest.mark.parametrize(
+    ("think", "effort"),
+    [(None, "high"), (True, "high"), (False, "none"), ("low", "low"), ("max", "max")],
+)
+def test_thinking_is_an_effort(think: Any, effort: str) -> None:
     assert chat(effort="high", think=think).effort == effort
 
 
-@pytest.mark.parametrize("think", [True, "low", "medium", "high", "max"])
-def test_thinking_that_the_model_cannot(think: Any) -> None:
-    error = refusal(chat, think=think)
-    assert error.code is Code.UNSUPPORTED
-    assert error.message == 'think: "fake" does not support thinking'
+def test_thinking_without_a_level_is_of_middle_effort() -> None:
+    assert chat(think=True).effort == "medium"
+    assert chat().effort == ""
 
 
 @pytest.mark.parametrize("think", ["banana", "", "true"])

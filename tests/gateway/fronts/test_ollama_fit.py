@@ -43,16 +43,14 @@ def test_the_most_that_fits_is_kept(turns: list[Message], context: int) -> None:
 
 
 class Shown(FakeGenerator):
-    """Renders each tool as ``cost`` ids, or has no place for it."""
+    """Renders each tool as ``cost`` ids."""
 
-    def __init__(self, cost: int | None) -> None:
+    def __init__(self, cost: int) -> None:
         super().__init__()
         self._cost = cost
 
     async def render(self, call: Call) -> list[int]:
-        if call.tools and self._cost is None:
-            raise TuringError(Code.UNSUPPORTED, "no place for tools", param="tools")
-        return [*await super().render(call), *[0] * (len(call.tools) * (self._cost or 0))]
+        return [*await super().render(call), *[0] * (len(call.tools) * self._cost)]
 
 
 def fitted(generator: FakeGenerator, call: Call) -> tuple[Call, list[str]]:
@@ -64,23 +62,18 @@ CALL = Call(model="fake", messages=(Message(role="user", content="hi"),), tools=
 
 
 def test_tools_that_take_a_quarter_are_shown() -> None:
-    call, (note,) = fitted(Shown(25), CALL)
-    assert call.tools == CALL.tools
-    assert note.startswith("tools: ")
+    assert fitted(Shown(25), CALL) == (CALL, [])
 
 
-@pytest.mark.parametrize(
-    ("cost", "why"), [(26, "they take 26 of 100 tokens of context"), (None, "no place for tools")]
-)
-def test_other_tools_are_left_out(cost: int | None, why: str) -> None:
-    call, notes = fitted(Shown(cost), CALL)
+def test_larger_tools_are_left_out() -> None:
+    call, notes = fitted(Shown(26), CALL)
     assert call.tools == ()
-    assert notes == [f"tools: left out, {why}"]
+    assert notes == ["tools: left out, they take 26 of 100 tokens of context"]
 
 
 def test_without_tools_nothing_is_rendered_or_noted() -> None:
     bare = Call(model="fake", messages=CALL.messages)
-    assert fitted(Shown(None), bare) == (bare, [])
+    assert fitted(Shown(1000), bare) == (bare, [])
 
 
 def test_what_is_wrong_with_the_messages_is_not_blamed_on_tools() -> None:

@@ -135,6 +135,13 @@ def test_show_passes_on_the_metadata_of_the_file(monkeypatch: pytest.MonkeyPatch
     assert said["model_info"]["general.parameter_count"] == 134515008
 
 
+def test_a_model_that_thinks_says_so() -> None:
+    gateway = smol()
+    gateway.generator.thinking = True
+    said = gateway.post("/api/show", {"model": "SmolLM2"}).json()
+    assert said["capabilities"] == ["completion", "tools", "thinking"]
+
+
 def test_a_model_without_a_template_does_not_claim_tools(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
