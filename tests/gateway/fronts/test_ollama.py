@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -368,16 +367,6 @@ def test_only_a_model_that_can_is_made_to_think(path: str, body: dict[str, Any])
     gateway.generator.thinking = True
     assert gateway.client.post(path, json=body | {"think": "low"}).status_code == 200
     assert [call.effort for call in gateway.generator.calls] == ["none", "low"]
-
-
-def checked(render: Callable[[Call], Any], check: Callable[[Call], None]) -> Callable[[Call], Any]:
-    """Return ``render`` with ``check`` before it."""
-
-    async def run(call: Call) -> Any:
-        check(call)
-        return await render(call)
-
-    return run
 
 
 def test_the_context_is_that_of_the_engine_at_most() -> None:
