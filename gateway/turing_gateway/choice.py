@@ -187,7 +187,8 @@ class Choice:
         self._started = started
         self._warnings = (*warnings_of(self._job.call), *started.warnings)
         if self._job.call.strict and self._warnings:
-            raise TuringError(Code.UNSUPPORTED, "; ".join(self._warnings))
+            words = "; ".join(self._warnings)
+            raise TuringError(Code.UNSUPPORTED, words, param=self._job.call.format_field)
         stats = engine.stats
         return [
             Begin(

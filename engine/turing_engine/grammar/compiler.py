@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits
 from turing_engine.grammar.closing import Closing
 from turing_engine.grammar.matcher import Ends, Matcher
 from turing_engine.grammar.search import shortest_way
-from turing_engine.grammar.source import complaint, grammar_of, tidy
+from turing_engine.grammar.source import complaint, grammar_of, ignored
 from turing_engine.grammar.vocabulary import Vocabulary
 from turing_engine.plan.grammar import Verdict
 from turing_engine.plan.sequence import Sequence
@@ -117,7 +117,7 @@ class Compiler:
         parser = LLMatcher(self._vocabulary.tokenizer, grammar, log_level=0, limits=parser_limits())
         if parser.is_error():
             raise complaint(constraint, parser.get_error())
-        warnings = [tidy(warning) for warning in parser.get_grammar_warnings()]
+        warnings = [ignored(warning) for warning in parser.get_grammar_warnings()]
         shortest = None
         if constraint.strict and constraint.kind in _CLOSED:
             shortest = shortest_way(parser, self._vocabulary, limit=SEARCHED)

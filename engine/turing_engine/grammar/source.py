@@ -1,7 +1,7 @@
 """From what a client wrote to a grammar of llguidance, and its complaints to sentences.
 
-JSON is written without white space for ``strict`` and with a bounded amount otherwise: where a
-grammar allows endless white space, small models fill their answer with it.
+JSON is written without white space: where a grammar allows it, small models fill their answer with
+it. Keywords that llguidance does not know are refused for ``strict`` and ignored otherwise.
 """
 
 import json
@@ -25,7 +25,7 @@ MAX_WORDS: Final = 400
 
 _STRICT: Final["JsonCompileOptions"] = {"whitespace_flexible": False}
 _LOOSE: Final["JsonCompileOptions"] = {
-    "whitespace_pattern": r"[ \n\r\t]{1,20}",
+    "whitespace_flexible": False,
     "lenient": True,
     "coerce_one_of": True,
 }
@@ -53,6 +53,11 @@ def complaint(constraint: Constraint, error: str) -> TuringError:
         found = _place(msgspec.json.decode(constraint.text), error)
         place = f" at {found}" if found else ""
     return invalid(f"the {_WORDS[constraint.kind]} is not usable{place}: {tidy(error)}")
+
+
+def ignored(warning: str) -> str:
+    """Return llguidance's ``warning`` about a constraint as a sentence."""
+    return f"the schema is not kept to in full: {tidy(warning)}"
 
 
 def tidy(error: str) -> str:
