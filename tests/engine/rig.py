@@ -12,6 +12,8 @@ import zmq
 
 from turing_engine.admit import Gatekeeper
 from turing_engine.core import EngineCore, Identity
+from turing_engine.grammar.compiler import Compiler
+from turing_engine.grammar.source import KINDS
 from turing_engine.plan.plan import Plan, Result
 from turing_engine.plan.scheduler import Scheduler, SchedulerConfig
 from turing_engine.run.executor import Executor
@@ -40,7 +42,7 @@ from turing_protocol.messages import (
     Tokens,
     Welcome,
 )
-from turing_protocol.sampling import Sampling
+from turing_protocol.sampling import Constraint, Sampling
 
 EPOCH = 77
 GATEWAY = b"gateway"
@@ -109,6 +111,7 @@ def make_core(
     runner: ScriptedRunner,
     limits: Limits,
     model: str = "scripted:",
+    compiler: Compiler | None = None,
 ) -> EngineCore:
     """Return a core behind ``wire`` that serves a scripted model."""
     info, files = scripted_info(model), scripted_files()
@@ -127,6 +130,7 @@ def make_core(
         Executor(runner),
         Gatekeeper(info, limits, runner.vocab_size),
         Identity(welcome, files, lambda: (1, 2)),
+        compiler=compiler,
         clock=clock,
     )
 
@@ -142,13 +146,15 @@ class Rig:
         max_running: int = 8,
         max_waiting: int = 16,
         context: int = 2048,
+        compiler: Compiler | None = None,
     ) -> None:
         self.clock = Clock()
         self.wire = StillWire(self.clock)
         self.runner = FlakyRunner(make_spec(model, pages=pages, max_running=max_running))
         self.runner.clock = self.clock
-        limits = Limits(context, pages, max_running, max_waiting)
-        self.core = make_core(self.wire, self.clock, self.runner, limits, model)
+        kinds = () if compiler is None else KINDS
+        limits = Limits(context, pages, max_running, max_waiting, constraints=kinds)
+        self.core = make_core(self.wire, self.clock, self.runner, limits, model, compiler)
         self.scheduler = self.core.scheduler
 
     def __enter__(self) -> "Rig":
@@ -221,10 +227,12 @@ def make_submit(
     prior: tuple[int, ...] = (),
     epoch: int = EPOCH,
     sampling: Sampling | None = None,
+    constraint: Constraint | None = None,
 ) -> Submit:
     """Return a greedy request; each byte of ``prompt`` is one id."""
     chosen = sampling or Sampling(max_tokens=max_tokens, temperature=0.0)
-    return Submit(rid, epoch, pack(list(prompt)), chosen, prior=pack(prior))
+    ids = pack(list(prompt))
+    return Submit(rid, epoch, ids, chosen, prior=pack(prior), constraint=constraint)
 
 
 def ids_of(events: list[StreamEvent], rid: int) -> list[int]:
