@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import msgspec
+import numpy as np
 import pytest
 
 from engine.checkpoints import VOCAB, checkpoint, prompt
@@ -21,7 +23,9 @@ from engine.driving import (
     start_of,
     step,
 )
+from turing_engine.plan.grammar import Verdict
 from turing_engine.plan.plan import Chunk, Plan, Result, Start
+from turing_engine.run.masks import Masks, make_words
 from turing_engine.run.native import NativeRunner
 from turing_engine.run.runner import Runner, RunnerSpec
 from turing_engine.run.torch_runner import TorchRunner
@@ -231,6 +235,73 @@ def test_logprobs_do_not_depend_on_company(runner: Runner) -> None:
     for first, second in zip(alone.sampled, among.sampled, strict=True):
         assert first.ids == second.ids
         assert first.logprobs[0].logprob == pytest.approx(second.logprobs[0].logprob, abs=1e-4)
+
+
+class Only:
+    """A grammar that allows some ids and never ends."""
+
+    error, warnings = "", ()
+
+    def __init__(self, *ids: int) -> None:
+        self._ids = ids
+
+    def mask(self, words: memoryview, left: int) -> None:
+        row = np.frombuffer(words, np.uint32)
+        row[:] = 0
+        for token in self._ids:
+            row[token // 32] |= np.uint32(1 << token % 32)
+
+    def accept(self, token: int, left: int) -> Verdict:
+        return Verdict.GO
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        DRAWN,
+        Sampling(temperature=1.5, seed=2, top_k=3, min_p=0.1, repetition_penalty=1.5),
+        Sampling(temperature=0, logit_bias=((5, 100.0),), min_tokens=4),
+    ],
+)
+def test_masked_rows_take_none_but_legal_ids(runner: Runner, sampling: Sampling) -> None:
+    words, legal = make_words(SLOTS, VOCAB), (0, 31, 32, 70, VOCAB - 1)
+    asking = msgspec.structs.replace(sampling, logprobs=2)
+    rows = [
+        Row(slot=at, ids=prompt(30 + at), pages=[at], want=9, sampling=asking) for at in range(4)
+    ]
+    free = Row(slot=4, ids=prompt(50), pages=[4], want=9)
+    expected = generate(runner, prompt(50), 9)
+    starts = [start_of(row) for row in (*rows, free)]
+    for _ in range(9):
+        order = [free, *rows]
+        plan = Plan(1, [chunk_of(row) for row in order], starts, [])
+        grammars = [(1 + at, Only(*legal[: at + 1]), 1) for at in range(4)]
+        result = runner.run(plan, Masks(words, grammars))
+        for row, chunk, sampled in zip(order, plan.chunks, result.rows, strict=True):
+            row.computed += len(chunk.ids)
+            row.ids += sampled.ids
+            row.output += sampled.ids
+            row.sampled.append(sampled)
+        starts = []
+    runner.run(Plan(2, [], [], list(range(5))))
+    for at, row in enumerate(rows):
+        assert set(row.output) <= set(legal[: at + 1])
+    assert free.output == expected
+
+
+def test_masks_do_not_touch_logprobs(runner: Runner) -> None:
+    asking = Sampling(temperature=0, logprobs=3)
+    plain = Row(slot=0, ids=prompt(30), pages=[0], want=1, sampling=asking)
+    drive(runner, [plain])
+    row = Row(slot=0, ids=prompt(30), pages=[0], want=1, sampling=asking)
+    masks = Masks(make_words(SLOTS, VOCAB), [(0, Only(9), 1)])
+    (sampled,) = runner.run(Plan(1, [chunk_of(row)], [start_of(row)], []), masks).rows
+    runner.run(Plan(2, [], [], [0]))
+    assert sampled.ids == [9]
+    assert sampled.logprobs[0].top_ids == plain.sampled[0].logprobs[0].top_ids
+    assert sampled.logprobs[0].top == plain.sampled[0].logprobs[0].top
+    assert -9999.0 <= sampled.logprobs[0].logprob <= plain.sampled[0].logprobs[0].logprob
 
 
 @pytest.mark.parametrize(
