@@ -41,7 +41,7 @@ class Habits:
 
     def prepare(self, call: Call) -> Call:
         """Return the messages and tools that the template is to be given."""
-        messages, tools = list(call.messages), offered(call)
+        messages, tools = list(call.messages), call.tools
         if self.tags:
             messages = split_history(messages, self.tags)
         if not self._native:
@@ -82,13 +82,13 @@ class Habits:
             budget=budget_of(call),
             end_ids=tuple(self._end_ids),
             visible=frozenset(self._special.values()),
-            forced=bool(offered(call)) and call.tool_choice.forced,
+            forced=bool(callable_tools(call)) and call.tool_choice.forced,
             parallel=call.tool_choice.parallel,
         )
 
     def scanner(self, call: Call) -> Scanner | None:
         """Return what finds the calls in the answer; ``None`` where there can be none."""
-        tools = offered(call)
+        tools = callable_tools(call)
         if not tools:
             return None
         unforced = self._dialect.syntax is not None or not call.tool_choice.forced
@@ -100,7 +100,7 @@ class Habits:
 
         Where tools need not be called, the arguments of strict ones alone are worth a grammar.
         """
-        tools, choice = offered(call), call.tool_choice
+        tools, choice = callable_tools(call), call.tool_choice
         if not tools:
             return None
         syntax = self._dialect.syntax
@@ -133,8 +133,8 @@ class Habits:
         return self._tokenizer.encode(text, add_special=False, parse_special=True)
 
 
-def offered(call: Call) -> tuple[Tool, ...]:
-    """Return the tools that the model is shown: none where it must not call any."""
+def callable_tools(call: Call) -> tuple[Tool, ...]:
+    """Return the tools that may be called. All are shown, so that a choice keeps the prefix."""
     return () if call.tool_choice.mode == "none" else call.tools
 
 

@@ -179,11 +179,13 @@ def test_tools_are_shown_by_the_template_or_in_the_system_turn() -> None:
     assert shown.index("<tools>") < shown.index("Hi")
 
 
-def test_a_tool_that_must_not_be_called_is_not_shown() -> None:
+def test_a_tool_that_must_not_be_called_is_shown_and_not_called() -> None:
     none = ToolChoice(mode="none")
     for template in (PLAIN, HERMES_TOOLS):
         text = unthinking(template)
-        assert text.render(call(tools=(TOOL,), tool_choice=none)) == text.render(call())
+        free = call(tools=(STRICT,))
+        assert text.render(call(tools=(STRICT,), tool_choice=none)) == text.render(free)
+        assert text.constrained(call(tools=(STRICT,), tool_choice=none), [1]).format is None
     answer = written(HERMES, [("f", "{}")])
     request = call(tools=(TOOL,), tool_choice=none)
     assert said(events(unthinking(PLAIN), request, answer)) == ("", answer, [])
