@@ -82,9 +82,12 @@ void fill_chunks(std::vector<turing::Chunk>& chunks, const turing_step& step) {
     if (step.lengths[i] < 0 || step.page_counts[i] < 0) fail("a length is negative");
     const auto length = static_cast<size_t>(step.lengths[i]);
     const auto count = static_cast<size_t>(step.page_counts[i]);
-    chunks.push_back(
-        {step.slots[i], step.starts[i], {ids, length}, {pages, count}, step.samples[i] != 0,
-         step.masks == nullptr ? nullptr : step.masks[i]});
+    chunks.push_back({step.slots[i],
+                      step.starts[i],
+                      {ids, length},
+                      {pages, count},
+                      step.samples[i] != 0,
+                      step.masks == nullptr ? nullptr : step.masks[i]});
     ids += length;
     pages += count;
   }

@@ -19,7 +19,7 @@ namespace {
 
 using namespace turing;
 
-constexpr double kSeconds = 0.25;          // per measurement
+constexpr double kSeconds = 0.25;            // per measurement
 constexpr size_t kCold = size_t{256} << 20;  // more than any last-level cache at hand
 
 double now() {
@@ -64,7 +64,13 @@ void bench_matmul(const Kernels& kernels, Tile tile, Activations kind, int rows,
     const auto* data = weights.as<uint8_t>() + bytes * (copy++ % copies);
     kernels.matmul({{data, columns, blocks, tile},
                     {x.data(), stride, kind},
-                    rows, 0, tiles, out.as<float>(), static_cast<size_t>(columns), nullptr, false});
+                    rows,
+                    0,
+                    tiles,
+                    out.as<float>(),
+                    static_cast<size_t>(columns),
+                    nullptr,
+                    false});
   });
   constexpr const char* kNames[] = {"w4", "w8", "f16", "bf16", "f32"};
   std::printf(R"({"kernel": "matmul", "isa": "%s", "weights": "%s", "rows": "%s", "m": %d, )"
@@ -110,8 +116,10 @@ void bench_bandwidth(int threads, const Pages& memory) {
   const int64_t parts = int64_t{threads} * 16;
   const double seconds = seconds_of([&] {
     pool.each(parts, [&](int64_t part, int worker) {
-      const auto* from = memory.as<uint64_t>() + words * static_cast<size_t>(part) / static_cast<size_t>(parts);
-      const auto* to = memory.as<uint64_t>() + words * static_cast<size_t>(part + 1) / static_cast<size_t>(parts);
+      const auto* from =
+          memory.as<uint64_t>() + words * static_cast<size_t>(part) / static_cast<size_t>(parts);
+      const auto* to = memory.as<uint64_t>() +
+                       words * static_cast<size_t>(part + 1) / static_cast<size_t>(parts);
       uint64_t a = 0, b = 0, c = 0, d = 0;
       for (; from + 8 <= to; from += 8) {
         a += from[0] ^ from[4];

@@ -15,7 +15,7 @@ struct Span {
   int rows;
   const int32_t* pages;  // covers start + rows tokens
   int page_count;
-  int sampled;  // index among the sampled rows, or -1
+  int sampled;                     // index among the sampled rows, or -1
   const uint32_t* mask = nullptr;  // the ids that may be sampled, one bit each; null = all
 };
 

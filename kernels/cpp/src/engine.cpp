@@ -37,7 +37,7 @@ Engine::Engine(const EngineOptions& options)
       slots_(options.slots),
       max_rows_(options.max_rows),
       cache_(weights_.spec(), format_of(options), pages_),
-      sampler_(options.slots, weights_.spec().vocab_size),
+      sampler_(options.slots, weights_.spec().vocab_size, kernels_),
       decoder_(weights_, kernels_, cache_, sampler_,
                {options.max_rows, std::min(options.slots, options.max_rows), pool_.threads()}) {}
 

@@ -11,8 +11,10 @@ namespace {
 // Stands for the log-probability of what cannot be sampled; infinity is not a JSON number.
 constexpr float kLogprobFloor = -9999;
 
-// Candidates for top-k and top-p are first sought within this many temperatures of the maximum.
-constexpr double kFirstWidth = 8;
+// Candidates for top-k and top-p are first sought within this many temperatures of the maximum,
+// then in twice the width and so on; beyond the last one a weight is 0 in double precision.
+constexpr double kFirstWidth = 4;
+constexpr double kLastWidth = 1024;
 
 uint64_t splitmix64(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
@@ -20,8 +22,9 @@ uint64_t splitmix64(uint64_t x) {
   return x ^ x >> 31;
 }
 
-int32_t argmax(std::span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+// The lowest id of the largest logit.
+int32_t argmax(std::span<const float> logits, float peak) {
+  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), peak) - logits.begin());
 }
 
 // Orders ids by falling logit, then rising id.
@@ -33,141 +36,131 @@ struct ByRank {
   }
 };
 
-// The ids whose logit is at least `floor`, in order of ids.
-std::vector<int32_t> ids_from(std::span<const float> logits, float floor) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < logits.size(); i++) {
-    if (logits[i] >= floor) ids.push_back(static_cast<int32_t>(i));
+// What a draw is made from. `weights` are exp((l - peak) / T), 0 where below min_p, so the most
+// likely token weighs 1.
+struct Row {
+  std::span<const float> logits;
+  std::span<const double> weights;
+  float peak;
+  const SamplingOptions& options;
+
+  double weight(int32_t id) const { return weights[static_cast<size_t>(id)]; }
+  size_t limit() const {
+    const bool limited = options.top_k > 0 && static_cast<size_t>(options.top_k) < logits.size();
+    return limited ? static_cast<size_t>(options.top_k) : logits.size();
   }
+};
+
+// The first of `count` places whose inclusive cumulative weight exceeds point * total; where
+// rounding lifts that to the total, the first that reaches the total.
+template <class Weight>
+size_t draw(size_t count, Weight weight, double point) {
+  double total = 0;
+  for (size_t i = 0; i < count; i++) total += weight(i);
+  const double target = std::min(point * total, std::nextafter(total, 0.0));
+  double sum = 0;
+  for (size_t i = 0; i < count; i++) {
+    sum += weight(i);
+    if (sum > target) return i;
+  }
+  return count - 1;
+}
+
+// The ids within `width` temperatures of the peak, most likely first, at most the row's limit.
+std::vector<int32_t> candidates(const Row& row, double width) {
+  const double lowest = double{row.peak} - width * row.options.temperature;
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < row.logits.size(); i++) {
+    if (row.logits[i] >= lowest) ids.push_back(static_cast<int32_t>(i));
+  }
+  if (row.limit() < ids.size()) {
+    const auto end = ids.begin() + static_cast<ptrdiff_t>(row.limit());
+    std::nth_element(ids.begin(), end - 1, ids.end(), ByRank{row.logits});
+    ids.erase(end, ids.end());
+  }
+  std::sort(ids.begin(), ids.end(), ByRank{row.logits});
   return ids;
 }
 
-// Weights exp((l - max) / T), 0 where below min_p. The most likely token weighs 1.
-class Weights {
- public:
-  Weights(std::span<const float> logits, const SamplingOptions& options)
-      : logits_(logits),
-        options_(options),
-        peak_(*std::max_element(logits.begin(), logits.end())) {}
-
-  double of(int32_t id) const {
-    const double scaled =
-        (double{logits_[static_cast<size_t>(id)]} - double{peak_}) / options_.temperature;
-    const double weight = std::exp(scaled);
-    return weight < options_.min_p ? 0 : weight;
-  }
-  double total() const {
-    double sum = 0;
-    for (size_t i = 0; i < logits_.size(); i++) sum += of(static_cast<int32_t>(i));
-    return sum;
-  }
-  float peak() const { return peak_; }
-
- private:
-  std::span<const float> logits_;
-  const SamplingOptions& options_;
-  float peak_;
-};
-
-// The first of `ids` whose inclusive cumulative weight exceeds point * total; where rounding lifts
-// that to the total, the first that reaches the total.
-template <class Ids, class Weight>
-int32_t draw(const Ids& ids, Weight weight, double point) {
+// Cuts the ranked candidates to what top-p leaves of them. Returns false when tokens that are not
+// among the candidates might belong there too.
+bool nucleus(std::vector<int32_t>& ranked, const Row& row) {
+  const bool whole = ranked.size() == row.limit();
+  if (row.options.top_p >= 1) return whole;
   double total = 0;
-  for (int32_t id : ids) total += weight(id);
-  const double target = std::min(point * total, std::nextafter(total, 0.0));
-  double sum = 0;
-  int32_t last = *ids.begin();
-  for (int32_t id : ids) {
-    sum += weight(id);
-    last = id;
-    if (sum > target) break;
-  }
-  return last;
-}
-
-// What is left of the ranked candidates after top-k and top-p. Returns false when more candidates
-// than `ranked` might be needed to tell.
-bool nucleus(std::vector<int32_t>& ranked, const Weights& weights, const SamplingOptions& options,
-             size_t vocab) {
-  const bool limited = options.top_k > 0 && static_cast<size_t>(options.top_k) < vocab;
-  const bool all = ranked.size() == vocab;
-  if (limited) {
-    const auto k = static_cast<size_t>(options.top_k);
-    if (ranked.size() < k) return false;
-    ranked.resize(k);
-  }
-  if (options.top_p >= 1) return limited || all;
-  double total = 0;
-  if (limited) {
-    for (int32_t id : ranked) total += weights.of(id);
+  if (row.limit() == row.logits.size()) {
+    total = std::accumulate(row.weights.begin(), row.weights.end(), 0.0);
+  } else if (whole) {
+    for (int32_t id : ranked) total += row.weight(id);
   } else {
-    total = weights.total();
+    return false;
   }
-  const double share = options.top_p * total;
+  const double share = row.options.top_p * total;
   double before = 0;
   for (size_t i = 0; i < ranked.size(); i++) {
     if (i > 0 && before >= share) {
       ranked.resize(i);
       return true;
     }
-    before += weights.of(ranked[i]);
+    before += row.weight(ranked[i]);
   }
-  return limited || all || before >= share;
+  return whole || before >= share;
 }
 
-int32_t draw_filtered(std::span<const float> logits, const Weights& weights,
-                      const SamplingOptions& options, double point) {
+int32_t draw_filtered(const Row& row, double point) {
   std::vector<int32_t> ids;
-  for (double width = kFirstWidth;; width *= 4) {
-    const double floor = double{weights.peak()} - width * options.temperature;
-    const bool everything = width > 1e6 || !(floor > -3e38);
-    ids = ids_from(logits, everything ? -INFINITY : static_cast<float>(floor));
-    std::sort(ids.begin(), ids.end(), ByRank{logits});
-    if (nucleus(ids, weights, options, logits.size()) || everything) break;
+  for (double width = kFirstWidth;; width *= 2) {
+    ids = candidates(row, width < kLastWidth ? width : INFINITY);
+    if (nucleus(ids, row) || width >= kLastWidth) break;
   }
   std::sort(ids.begin(), ids.end());
-  return draw(ids, [&](int32_t id) { return weights.of(id); }, point);
+  return ids[draw(ids.size(), [&](size_t i) { return row.weight(ids[i]); }, point)];
 }
 
-int32_t draw_token(std::span<const float> logits, const SamplingOptions& options, double point) {
-  const Weights weights(logits, options);
-  const bool limited = options.top_k > 0 && static_cast<size_t>(options.top_k) < logits.size();
-  if (limited || options.top_p < 1) return draw_filtered(logits, weights, options, point);
-  std::vector<double> all(logits.size());
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  for (int32_t id : ids) all[static_cast<size_t>(id)] = weights.of(id);
-  return draw(ids, [&](int32_t id) { return all[static_cast<size_t>(id)]; }, point);
+int32_t draw_token(const Kernels& kernels, std::span<const float> logits, float peak,
+                   const SamplingOptions& options, double point) {
+  static thread_local std::vector<double> weights;
+  weights.resize(logits.size());
+  kernels.weigh(logits.data(), static_cast<int>(logits.size()), peak, options.temperature,
+                options.min_p, weights.data());
+  const Row row{logits, weights, peak, options};
+  if (row.limit() < logits.size() || options.top_p < 1) return draw_filtered(row, point);
+  return static_cast<int32_t>(draw(weights.size(), [&](size_t i) { return weights[i]; }, point));
 }
 
-// log(sum(exp(logits))) and its maximum.
-struct LogSum {
-  explicit LogSum(std::span<const float> logits)
-      : peak(*std::max_element(logits.begin(), logits.end())) {
-    double sum = 0;
-    for (float logit : logits) sum += std::exp(logit - peak);
-    log = static_cast<float>(std::log(sum));
+// Log-probabilities of a row of logits.
+class LogSoftmax {
+ public:
+  LogSoftmax(const Kernels& kernels, std::span<const float> logits)
+      : logits_(logits), peak_(kernels.peak(logits.data(), static_cast<int>(logits.size()))) {
+    std::vector<double> weights(logits.size());
+    kernels.weigh(logits.data(), static_cast<int>(logits.size()), peak_, 1, 0, weights.data());
+    log_ = static_cast<float>(std::log(std::accumulate(weights.begin(), weights.end(), 0.0)));
   }
-  float of(float logit) const { return std::max(logit - peak - log, kLogprobFloor); }
 
-  float peak;
-  float log;
+  float at(int32_t id) const {
+    return std::max(logits_[static_cast<size_t>(id)] - peak_ - log_, kLogprobFloor);
+  }
+
+  // The `count` most likely tokens, ties by lower id.
+  std::vector<std::pair<int32_t, float>> top(size_t count) const {
+    std::vector<int32_t> ids;
+    const ByRank before{logits_};
+    for (int32_t id = 0; count > 0 && id < static_cast<int32_t>(logits_.size()); id++) {
+      if (ids.size() == count && !before(id, ids.back())) continue;
+      if (ids.size() == count) ids.pop_back();
+      ids.insert(std::upper_bound(ids.begin(), ids.end(), id, before), id);
+    }
+    std::vector<std::pair<int32_t, float>> top;
+    for (int32_t id : ids) top.emplace_back(id, at(id));
+    return top;
+  }
+
+ private:
+  std::span<const float> logits_;
+  float peak_;
+  float log_ = 0;
 };
-
-std::vector<std::pair<int32_t, float>> top_of(std::span<const float> logits, size_t count,
-                                              const LogSum& sum) {
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  count = std::min(count, ids.size());
-  std::partial_sort(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(count), ids.end(),
-                    ByRank{logits});
-  std::vector<std::pair<int32_t, float>> top;
-  for (size_t i = 0; i < count; i++) {
-    top.emplace_back(ids[i], sum.of(logits[static_cast<size_t>(ids[i])]));
-  }
-  return top;
-}
 
 void apply(const uint32_t* mask, std::span<float> logits) {
   for (size_t i = 0; i < logits.size(); i++) {
@@ -216,8 +209,8 @@ struct Sampler::Slot {
   }
 };
 
-Sampler::Sampler(int slots, int vocab_size)
-    : vocab_size_(vocab_size), slots_(static_cast<size_t>(slots)) {}
+Sampler::Sampler(int slots, int vocab_size, const Kernels& kernels)
+    : vocab_size_(vocab_size), kernels_(kernels), slots_(static_cast<size_t>(slots)) {}
 
 Sampler::~Sampler() = default;
 
@@ -252,12 +245,14 @@ Choice Sampler::choose(int slot, int64_t position, int32_t best, float* logits,
     if (options.logprobs >= 0) raw.assign(all.begin(), all.end());
     state.adjust(logits);
     if (mask != nullptr) apply(mask, all);
-    choice.id =
-        options.greedy ? argmax(all) : draw_token(all, options, uniform(options.seed, position));
+    const float peak = kernels_.peak(logits, vocab_size_);
+    choice.id = options.greedy
+                    ? argmax(all, peak)
+                    : draw_token(kernels_, all, peak, options, uniform(options.seed, position));
     if (options.logprobs >= 0) {
-      const LogSum sum(raw);
-      choice.logprob = sum.of(raw[static_cast<size_t>(choice.id)]);
-      choice.top = top_of(raw, static_cast<size_t>(options.logprobs), sum);
+      const LogSoftmax logprobs(kernels_, raw);
+      choice.logprob = logprobs.at(choice.id);
+      choice.top = logprobs.top(static_cast<size_t>(options.logprobs));
     }
   }
   state.accept(choice.id);

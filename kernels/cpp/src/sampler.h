@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "simd/kernels.h"
+
 namespace turing {
 
 struct SamplingOptions {
@@ -39,7 +41,7 @@ struct Choice {
 
 class Sampler {
  public:
-  Sampler(int slots, int vocab_size);
+  Sampler(int slots, int vocab_size, const Kernels& kernels);
   ~Sampler();
 
   // Begins (again) to sample for a slot. Penalties count prompt and output.
@@ -59,6 +61,7 @@ class Sampler {
   struct Slot;
 
   int vocab_size_;
+  const Kernels& kernels_;
   std::vector<std::unique_ptr<Slot>> slots_;
 };
 

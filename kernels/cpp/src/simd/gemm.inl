@@ -82,27 +82,22 @@ inline void multiply_w8(const uint8_t* w, int blocks, const Int8Block* x, int ro
   for (int m = 0; m < R; m++) store(out + m * kColumnTile, acc[m]);
 }
 
-// fp32 products: even and odd k in two chains, added at the end.
+// sums[m] += w x[k] for R rows.
 template <int R>
-struct FloatSums {
-  F even[R], odd[R];
+inline void add_products(F (&sums)[R], F w, const float* x) {
+#pragma GCC unroll 8
+  for (int m = 0; m < R; m++) sums[m] = fma(w, set(x[m]), sums[m]);
+}
 
-  FloatSums() {
-#pragma GCC unroll 8
-    for (int m = 0; m < R; m++) even[m] = odd[m] = zero();
+// fp32 products of one block; even and odd k go into two chains.
+template <int R, class Weights>
+inline void add_block(F (&even)[R], F (&odd)[R], const Weights& weights, const FloatBlock& x,
+                      int row) {
+  for (int k = 0; k < kBlock; k += 2) {
+    add_products<R>(even, weights.at(k), x.x[k] + row);
+    add_products<R>(odd, weights.at(k + 1), x.x[k + 1] + row);
   }
-  void add(F w, const FloatBlock* x, int k, int row) {
-#pragma GCC unroll 8
-    for (int m = 0; m < R; m++) {
-      F& chain = k % 2 == 0 ? even[m] : odd[m];
-      chain = fma(w, set(x->x[k][row + m]), chain);
-    }
-  }
-  void write(float* out) {
-#pragma GCC unroll 8
-    for (int m = 0; m < R; m++) store(out + m * kColumnTile, even[m] + odd[m]);
-  }
-};
+}
 
 // Weights of a W4 or W8 block, one k at a time, exactly as the file defines them.
 struct BlockW4 {
@@ -134,32 +129,34 @@ struct BlockF32 {
   F at(int k) const { return load(reinterpret_cast<const float*>(w) + k * 16); }
 };
 
-template <class Block, int R>
-inline void multiply_float(const uint8_t* w, int blocks, const FloatBlock* x, int row, float* out) {
-  FloatSums<R> sums;
-  for (int b = 0; b < blocks; b++, w += Block::kBytes, x++) {
-    const Block block{w};
-#pragma GCC unroll 2
-    for (int k = 0; k < kBlock; k++) sums.add(block.at(k), x, k, row);
+struct BlockW8 {
+  const uint8_t* quants;
+  F step;
+  F at(int k) const {
+    const I q = field(load_bytes(quants + k / 4 * 64), k % 4 * 8, 255) + set_int(-128);
+    return step * to_float(q);
   }
-  sums.write(out);
+};
+
+template <class Block>
+inline Block block_at(const uint8_t* w, int block) {
+  return Block{w + static_cast<size_t>(block) * Block::kBytes};
 }
 
-template <int R>
-inline void multiply_w8_float(const uint8_t* w, int blocks, const FloatBlock* x, int row,
-                              float* out) {
-  FloatSums<R> sums;
-  for (int b = 0; b < blocks; b++, x++) {
-    const uint8_t* pair = w + static_cast<size_t>(b / 2) * tile_bytes(Tile::W8, 2);
-    const F step = load_half(pair + b % 2 * 32);
-    const uint8_t* quants = pair + 64 + b % 2 * 512;
-#pragma GCC unroll 2
-    for (int k = 0; k < kBlock; k++) {
-      const I q = field(load_bytes(quants + k / 4 * 64), k % 4 * 8, 255) + set_int(-128);
-      sums.add(step * to_float(q), x, k, row);
-    }
-  }
-  sums.write(out);
+template <>
+inline BlockW8 block_at<BlockW8>(const uint8_t* w, int block) {
+  const uint8_t* pair = w + static_cast<size_t>(block / 2) * tile_bytes(Tile::W8, 2);
+  return {pair + 64 + block % 2 * 512, load_half(pair + block % 2 * 32)};
+}
+
+template <class Block, int R>
+inline void multiply_float(const uint8_t* w, int blocks, const FloatBlock* x, int row, float* out) {
+  F even[R], odd[R];
+#pragma GCC unroll 8
+  for (int m = 0; m < R; m++) even[m] = odd[m] = zero();
+  for (int b = 0; b < blocks; b++) add_block<R>(even, odd, block_at<Block>(w, b), x[b], row);
+#pragma GCC unroll 8
+  for (int m = 0; m < R; m++) store(out + m * kColumnTile, even[m] + odd[m]);
 }
 
 // Products of up to 8 rows of an operand tile with one weight tile.
@@ -188,6 +185,7 @@ void tile_w8(const uint8_t* w, int blocks, const void* x, int rows, float* out) 
                                   });
 }
 
+// One entry per kind of weights.
 template <class Block>
 void tile_float(const uint8_t* w, int blocks, const void* x, int rows, float* out) {
   in_passes<kFloatRows, FloatBlock>(x, rows, out,
@@ -196,18 +194,11 @@ void tile_float(const uint8_t* w, int blocks, const void* x, int rows, float* ou
                                     });
 }
 
-void tile_w8_float(const uint8_t* w, int blocks, const void* x, int rows, float* out) {
-  in_passes<kFloatRows, FloatBlock>(x, rows, out,
-                                    [&]<int R>(const FloatBlock* tile, int row, float* o) {
-                                      multiply_w8_float<R>(w, blocks, tile, row, o);
-                                    });
-}
-
 inline Multiply multiply_for(Tile tile, Activations activations) {
   const bool int8 = activations == Activations::Int8;
   switch (tile) {
     case Tile::W4: return int8 ? tile_w4 : tile_float<BlockW4>;
-    case Tile::W8: return int8 ? tile_w8 : tile_w8_float;
+    case Tile::W8: return int8 ? tile_w8 : tile_float<BlockW8>;
     case Tile::F16: return tile_float<BlockF16>;
     case Tile::BF16: return tile_float<BlockBF16>;
     default: return tile_float<BlockF32>;

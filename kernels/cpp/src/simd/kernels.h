@@ -171,6 +171,12 @@ struct Kernels {
                 float later_sum, int head_dim);
   // x *= factor.
   void (*scale)(float* x, float factor, int n);
+
+  // The largest of n > 0 logits.
+  float (*peak)(const float* logits, int n);
+  // weights[i] = exp((logits[i] - highest) / temperature), 0 where that is below min_p.
+  void (*weigh)(const float* logits, int n, float highest, double temperature, double min_p,
+                double* weights);
 };
 
 // The best table for this processor, or the one called `isa` ("" = best). Throws Error when it is

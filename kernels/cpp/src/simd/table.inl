@@ -7,6 +7,7 @@
 #include "simd/gemm.inl"
 #include "simd/math.inl"
 #include "simd/rows.inl"
+#include "simd/sampling.inl"
 
 #define TURING_NAME_OF(isa) #isa
 #define TURING_NAME(isa) TURING_NAME_OF(isa)
@@ -29,6 +30,8 @@ const Kernels kKernels = {
     .attend = attend,
     .merge = merge,
     .scale = scale,
+    .peak = peak,
+    .weigh = weigh,
 };
 
 }  // namespace turing::TURING_ISA
