@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 
 namespace turing {
@@ -22,9 +23,10 @@ uint64_t splitmix64(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// The lowest id of the largest logit.
+// The lowest id of the largest logit, -1 when that is not a number.
 int32_t argmax(std::span<const float> logits, float peak) {
-  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), peak) - logits.begin());
+  const auto found = std::find(logits.begin(), logits.end(), peak);
+  return found == logits.end() ? -1 : static_cast<int32_t>(found - logits.begin());
 }
 
 // Orders ids by falling logit, then rising id.
@@ -41,6 +43,7 @@ struct ByRank {
 struct Row {
   std::span<const float> logits;
   std::span<const double> weights;
+  double total;  // of the weights
   float peak;
   const SamplingOptions& options;
 
@@ -66,64 +69,84 @@ size_t draw(size_t count, Weight weight, double point) {
   return count - 1;
 }
 
-// The ids within `width` temperatures of the peak, most likely first, at most the row's limit.
+// The ids within `width` temperatures of the peak, in the order of ids.
 std::vector<int32_t> candidates(const Row& row, double width) {
   const double lowest = double{row.peak} - width * row.options.temperature;
   std::vector<int32_t> ids;
   for (size_t i = 0; i < row.logits.size(); i++) {
     if (row.logits[i] >= lowest) ids.push_back(static_cast<int32_t>(i));
   }
-  if (row.limit() < ids.size()) {
-    const auto end = ids.begin() + static_cast<ptrdiff_t>(row.limit());
-    std::nth_element(ids.begin(), end - 1, ids.end(), ByRank{row.logits});
-    ids.erase(end, ids.end());
-  }
-  std::sort(ids.begin(), ids.end(), ByRank{row.logits});
   return ids;
 }
 
-// Cuts the ranked candidates to what top-p leaves of them. Returns false when tokens that are not
-// among the candidates might belong there too.
-bool nucleus(std::vector<int32_t>& ranked, const Row& row) {
-  const bool whole = ranked.size() == row.limit();
-  if (row.options.top_p >= 1) return whole;
-  double total = 0;
-  if (row.limit() == row.logits.size()) {
-    total = std::accumulate(row.weights.begin(), row.weights.end(), 0.0);
-  } else if (whole) {
-    for (int32_t id : ranked) total += row.weight(id);
-  } else {
-    return false;
-  }
-  const double share = row.options.top_p * total;
+// The last of the most likely `ids` before which less than `share` of weight lies, or nothing if
+// their weight falls short of it. Narrows by halves, so that no more than a few are ever sorted.
+std::optional<int32_t> last_within(std::vector<int32_t> ids, const Row& row, double share) {
+  constexpr ptrdiff_t kFew = 32;
+  const ByRank by_rank{row.logits};
+  auto begin = ids.begin(), end = ids.end();
   double before = 0;
-  for (size_t i = 0; i < ranked.size(); i++) {
-    if (i > 0 && before >= share) {
-      ranked.resize(i);
-      return true;
-    }
-    before += row.weight(ranked[i]);
+  while (end - begin > kFew) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, by_rank);
+    double upper = before;
+    for (auto id = begin; id != middle; ++id) upper += row.weight(*id);
+    (upper >= share ? end : begin) = middle;
+    if (begin == middle) before = upper;
   }
-  return whole || before >= share;
+  std::sort(begin, end, by_rank);
+  for (; begin != end; ++begin) {
+    before += row.weight(*begin);
+    if (before >= share) return *begin;
+  }
+  return std::nullopt;
+}
+
+// The last token in order of rank that top-k and top-p keep, or nothing when it may not be among
+// the candidates `ids`.
+std::optional<int32_t> last_kept(std::vector<int32_t> ids, const Row& row) {
+  if (ids.size() > row.limit()) {
+    const auto end = ids.begin() + static_cast<ptrdiff_t>(row.limit());
+    std::nth_element(ids.begin(), end, ids.end(), ByRank{row.logits});
+    ids.erase(end, ids.end());
+  }
+  const bool whole = ids.size() == row.limit();
+  const int32_t last = *std::max_element(ids.begin(), ids.end(), ByRank{row.logits});
+  double total = row.total;
+  if (row.limit() < row.logits.size()) {
+    if (!whole) return std::nullopt;
+    total = 0;
+    for (int32_t id : ids) total += row.weight(id);
+  }
+  if (row.options.top_p < 1) {
+    if (const auto found = last_within(std::move(ids), row, row.options.top_p * total)) {
+      return found;
+    }
+  }
+  return whole ? std::optional(last) : std::nullopt;
 }
 
 int32_t draw_filtered(const Row& row, double point) {
   std::vector<int32_t> ids;
-  for (double width = kFirstWidth;; width *= 2) {
+  std::optional<int32_t> last;
+  for (double width = kFirstWidth; !last; width *= 2) {
     ids = candidates(row, width < kLastWidth ? width : INFINITY);
-    if (nucleus(ids, row) || width >= kLastWidth) break;
+    last = last_kept(ids, row);
   }
-  std::sort(ids.begin(), ids.end());
+  std::erase_if(ids, [&](int32_t id) { return ByRank{row.logits}(*last, id); });
   return ids[draw(ids.size(), [&](size_t i) { return row.weight(ids[i]); }, point)];
 }
 
+// Returns -1 when some logit is not a number.
 int32_t draw_token(const Kernels& kernels, std::span<const float> logits, float peak,
                    const SamplingOptions& options, double point) {
   static thread_local std::vector<double> weights;
   weights.resize(logits.size());
   kernels.weigh(logits.data(), static_cast<int>(logits.size()), peak, options.temperature,
                 options.min_p, weights.data());
-  const Row row{logits, weights, peak, options};
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (!std::isfinite(total)) return -1;
+  const Row row{logits, weights, total, peak, options};
   if (row.limit() < logits.size() || options.top_p < 1) return draw_filtered(row, point);
   return static_cast<int32_t>(draw(weights.size(), [&](size_t i) { return weights[i]; }, point));
 }
@@ -249,13 +272,13 @@ Choice Sampler::choose(int slot, int64_t position, int32_t best, float* logits,
     choice.id = options.greedy
                     ? argmax(all, peak)
                     : draw_token(kernels_, all, peak, options, uniform(options.seed, position));
-    if (options.logprobs >= 0) {
+    if (options.logprobs >= 0 && choice.id >= 0) {
       const LogSoftmax logprobs(kernels_, raw);
       choice.logprob = logprobs.at(choice.id);
       choice.top = logprobs.top(static_cast<size_t>(options.logprobs));
     }
   }
-  state.accept(choice.id);
+  if (choice.id >= 0) state.accept(choice.id);
   return choice;
 }
 

@@ -34,7 +34,7 @@ double uniform(int64_t seed, int64_t position);
 
 // A sampled token and, where asked for, log-probabilities in the model's own distribution.
 struct Choice {
-  int32_t id = -1;
+  int32_t id = -1;  // stays -1 when the logits are not numbers
   float logprob = 0;
   std::vector<std::pair<int32_t, float>> top;  // most likely first, ties by lower id
 };
