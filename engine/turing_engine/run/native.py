@@ -25,6 +25,11 @@ class NativeRunner:
         if spec.dtype not in EXACT:
             known = ", ".join(EXACT)
             raise TuringError(Code.INVALID, f"dtype {spec.dtype!r}: use {known}", param="dtype")
+        if spec.quantize not in native.QUANTIZE:
+            known = ", ".join(native.QUANTIZE)
+            raise TuringError(
+                Code.INVALID, f"quantize {spec.quantize!r}: use {known}", param="quantize"
+            )
         try:
             self._engine = native.NativeEngine(
                 spec.model,
@@ -33,6 +38,7 @@ class NativeRunner:
                 pages=spec.pages,
                 kv_bytes=spec.kv_bytes,
                 threads=spec.threads,
+                quantize=spec.quantize,
                 exact=EXACT[spec.dtype],
             )
         except native.NativeError as error:
@@ -40,6 +46,8 @@ class NativeRunner:
         self.pages = self._engine.pages
         self.vocab_size = self._engine.vocab_size
         self.kv_bytes_per_token = self._engine.kv_bytes_per_token
+        self.isa = self._engine.isa
+        self.threads = self._engine.threads
         self._logprobs: dict[int, int] = {}
         """How many alternatives each slot wants, of the slots that want log-probabilities."""
         self._output = _Output(spec.max_running)

@@ -25,6 +25,8 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     threads: int = 0
     """0 = the cores this process may use."""
+    quantize: str = "none"
+    """What float matrices are rounded to as they are loaded: ``none``, ``w8`` or ``w4``."""
 
 
 class DeviceError(RuntimeError):
