@@ -54,17 +54,14 @@ void bench_matmul(const Kernels& kernels, Tile tile, Activations kind, int rows,
                   const Pages& weights) {
   const int k = 576, columns = 576, blocks = operand_blocks(k), tiles = columns / kColumnTile;
   const size_t bytes = tile_bytes(tile, blocks) * static_cast<size_t>(tiles);
-  const size_t stride = static_cast<size_t>(blocks) *
-                        (kind == Activations::Int8 ? sizeof(Int8Block) : sizeof(FloatBlock));
-  const Pages x = random_bytes(stride * static_cast<size_t>((rows + 7) / 8));
+  const Pages x = random_bytes(operand_stride(k, kind) * static_cast<size_t>((rows + 7) / 8));
   Pages out(static_cast<size_t>(rows * columns) * sizeof(float));
   const size_t copies = cold ? weights.size() / bytes : 1;
   size_t copy = 0;
   const double seconds = seconds_of([&] {
     const auto* data = weights.as<uint8_t>() + bytes * (copy++ % copies);
     kernels.matmul({{data, columns, blocks, tile},
-                    {x.data(), stride, kind},
-                    rows,
+                    {x.data(), rows, k, kind},
                     0,
                     tiles,
                     out.as<float>(),

@@ -42,21 +42,16 @@ Decoder::Decoder(const Weights& weights, const Kernels& kernels, const KvCache& 
   for (Pages* pages : {&cosine_, &sine_, &local_cosine_, &local_sine_}) {
     *pages = Pages(floats(angles));
   }
-  hidden_ = Pages(tiles * stride(spec_.hidden));
-  attended_ = Pages(tiles * stride(attended));
-  gated_ = Pages(tiles * stride(spec_.intermediate));
+  hidden_ = Pages(tiles * operand_stride(spec_.hidden, kind_));
+  attended_ = Pages(tiles * operand_stride(attended, kind_));
+  gated_ = Pages(tiles * operand_stride(spec_.intermediate, kind_));
   const auto sampled = static_cast<size_t>(round_up(options.max_sampled, kRowTile));
-  normed_ = Pages(sampled / kRowTile * stride(spec_.hidden));
+  normed_ = Pages(sampled / kRowTile * operand_stride(spec_.hidden, kind_));
   logits_ = Pages(floats(sampled * static_cast<size_t>(spec_.vocab_size)));
   for (Own& own : own_) {
-    own.hidden = Pages(stride(spec_.hidden));
-    own.attended = Pages(stride(attended));
+    own.hidden = Pages(operand_stride(spec_.hidden, kind_));
+    own.attended = Pages(operand_stride(attended, kind_));
   }
-}
-
-size_t Decoder::stride(int k) const {
-  const size_t block = kind_ == Activations::Int8 ? sizeof(Int8Block) : sizeof(FloatBlock);
-  return block * static_cast<size_t>(operand_blocks(k));
 }
 
 int Decoder::row_chunks(int rows) const { return (rows + kRowTile - 1) / kRowTile; }
@@ -119,11 +114,11 @@ void Decoder::run(int number, int chunk, int worker) noexcept {
     case Op::Project: return project(layer, input_of(phase, number, worker), chunk, phase.chunks);
     case Op::Attend:
       return attention_.run(layer, phase.layer, projected(layer), chunk, worker,
-                            shared(attended_, spec_.heads * spec_.head_dim));
+                            operand(attended_, attended_width()));
     case Op::Output: {
       const Operand input = input_of(phase, number, worker);
       const int tiles = static_cast<int>(width_) / kColumnTile;
-      return kernels_.matmul({layer.output, input, batch_->rows(), tiles * chunk / phase.chunks,
+      return kernels_.matmul({layer.output, input, tiles * chunk / phase.chunks,
                               tiles * (chunk + 1) / phase.chunks, spec_.post_norms ? y(0) : x(0),
                               width_, layer.output_bias, !spec_.post_norms});
     }
@@ -141,30 +136,31 @@ void Decoder::run_rows(const Phase& phase, int chunk, int worker) {
   const bool head = phase.op == Op::HeadNorm;
   const int rows = head ? static_cast<int>(batch_->sampled.size()) : batch_->rows();
   const int hidden = static_cast<int>(width_);
-  const auto norm = [&](const float* from, const float* weight, const Pages& to, int row) {
-    kernels_.norm(from, weight, spec_.norm_eps, hidden, spec_.hidden, shared(to, spec_.hidden),
-                  row);
+  const auto norm = [&](const float* from, const float* weight, const Operand& to, int row) {
+    kernels_.norm(from, weight, spec_.norm_eps, hidden, spec_.hidden, to, row);
   };
   for (int row = chunk * kRowTile; row < std::min(rows, (chunk + 1) * kRowTile); row++) {
     switch (phase.op) {
       case Op::Embed: embed(row); break;
-      case Op::AttentionNorm: norm(x(row), layer.attention_norm, hidden_, row); break;
+      case Op::AttentionNorm:
+        norm(x(row), layer.attention_norm, operand(hidden_, spec_.hidden), row);
+        break;
       case Op::Store: attention_.store(layer, phase.layer, projected(layer), row); break;
       case Op::Merge:
-        attention_.merge(row, worker, shared(attended_, spec_.heads * spec_.head_dim), row);
+        attention_.merge(row, worker, operand(attended_, attended_width()), row);
         break;
       case Op::FfnNorm:
         if (spec_.post_norms) {
           kernels_.add_norm(x(row), y(row), layer.post_attention_norm, spec_.norm_eps, hidden,
                             spec_.hidden);
         }
-        norm(x(row), layer.ffn_norm, hidden_, row);
+        norm(x(row), layer.ffn_norm, operand(hidden_, spec_.hidden), row);
         break;
       case Op::FinishFfn:
         kernels_.add_norm(x(row), y(row), layer.post_ffn_norm, spec_.norm_eps, hidden,
                           spec_.hidden);
         break;
-      default: norm(x(last_row(row)), weights_.final_norm(), normed_, row); break;
+      default: norm(x(last_row(row)), weights_.final_norm(), sampled_operand(normed_), row); break;
     }
   }
 }
@@ -185,8 +181,8 @@ Projected Decoder::projected(const Layer& layer) const {
 Operand Decoder::input_of(const Phase& phase, int number, int worker) {
   const bool attended = phase.op == Op::Output;
   if (!small_ || (attended && !attention_.split())) {
-    if (attended) return shared(attended_, spec_.heads * spec_.head_dim);
-    return shared(phase.op == Op::Head ? normed_ : hidden_, spec_.hidden);
+    if (attended) return operand(attended_, attended_width());
+    return phase.op == Op::Head ? sampled_operand(normed_) : operand(hidden_, spec_.hidden);
   }
   Own& own = own_[static_cast<size_t>(worker)];
   const uint64_t wanted = prepared_ << 20 | static_cast<uint64_t>(number);
@@ -194,24 +190,25 @@ Operand Decoder::input_of(const Phase& phase, int number, int worker) {
     make_own(phase, own, worker);
     own.made = wanted;
   }
-  return {(attended ? own.attended : own.hidden).data(), 0, kind_};
+  if (attended) return operand(own.attended, attended_width());
+  return phase.op == Op::Head ? sampled_operand(own.hidden) : operand(own.hidden, spec_.hidden);
 }
 
 void Decoder::make_own(const Phase& phase, Own& own, int worker) {
   const Layer& layer = weights_.layers()[static_cast<size_t>(phase.layer)];
-  const Operand hidden{own.hidden.data(), 0, kind_}, attended{own.attended.data(), 0, kind_};
+  if (phase.op == Op::Output) {
+    const Operand attended = operand(own.attended, attended_width());
+    for (int row = 0; row < attended.rows; row++) attention_.merge(row, worker, attended, row);
+    return;
+  }
   const bool head = phase.op == Op::Head;
-  const int rows = head ? static_cast<int>(batch_->sampled.size()) : batch_->rows();
+  const Operand hidden = head ? sampled_operand(own.hidden) : operand(own.hidden, spec_.hidden);
   const float* weight = head                      ? weights_.final_norm()
                         : phase.op == Op::Project ? layer.attention_norm
                                                   : layer.ffn_norm;
-  for (int row = 0; row < rows; row++) {
-    if (phase.op == Op::Output) {
-      attention_.merge(row, worker, attended, row);
-    } else {
-      kernels_.norm(x(head ? last_row(row) : row), weight, spec_.norm_eps, static_cast<int>(width_),
-                    spec_.hidden, hidden, row);
-    }
+  for (int row = 0; row < hidden.rows; row++) {
+    kernels_.norm(x(head ? last_row(row) : row), weight, spec_.norm_eps, static_cast<int>(width_),
+                  spec_.hidden, hidden, row);
   }
 }
 
@@ -244,7 +241,7 @@ void Decoder::project(const Layer& layer, const Operand& input, int chunk, int c
     const int tiles = matrix->rows / kColumnTile;
     const int tile0 = std::max(from - base, 0), tile1 = std::min(to - base, tiles);
     if (tile0 < tile1) {
-      kernels_.matmul({*matrix, input, batch_->rows(), tile0, tile1,
+      kernels_.matmul({*matrix, input, tile0, tile1,
                        qkv_.as<float>() + static_cast<size_t>(base) * kColumnTile, projected_, bias,
                        false});
     }
@@ -255,23 +252,22 @@ void Decoder::project(const Layer& layer, const Operand& input, int chunk, int c
 void Decoder::gate(const Layer& layer, const Operand& input, int chunk, int chunks) {
   const int blocks = static_cast<int>(round_up(spec_.intermediate, kBlock)) / kBlock;
   kernels_.gated({layer.gate, layer.up, layer.gate_bias, layer.up_bias, input,
-                  shared(gated_, spec_.intermediate), batch_->rows(), blocks * chunk / chunks,
+                  operand(gated_, spec_.intermediate), blocks * chunk / chunks,
                   blocks * (chunk + 1) / chunks, spec_.gelu});
 }
 
 void Decoder::down(const Layer& layer, int chunk, int chunks) {
   const int tiles = static_cast<int>(width_) / kColumnTile;
-  kernels_.matmul({layer.down, shared(gated_, spec_.intermediate), batch_->rows(),
-                   tiles * chunk / chunks, tiles * (chunk + 1) / chunks,
-                   spec_.post_norms ? y(0) : x(0), width_, layer.down_bias, !spec_.post_norms});
+  kernels_.matmul({layer.down, operand(gated_, spec_.intermediate), tiles * chunk / chunks,
+                   tiles * (chunk + 1) / chunks, spec_.post_norms ? y(0) : x(0), width_,
+                   layer.down_bias, !spec_.post_norms});
 }
 
 void Decoder::head(const Operand& input, int chunk, int chunks) {
   const int tiles = static_cast<int>(round_up(spec_.vocab_size, kColumnTile)) / kColumnTile;
   const size_t sampled = batch_->sampled.size(), place = static_cast<size_t>(chunk) * sampled;
-  kernels_.head({weights_.head(), input, static_cast<int>(sampled), tiles * chunk / chunks,
-                 tiles * (chunk + 1) / chunks, logit_rows_.data(), best_.data() + place,
-                 best_id_.data() + place});
+  kernels_.head({weights_.head(), input, tiles * chunk / chunks, tiles * (chunk + 1) / chunks,
+                 logit_rows_.data(), best_.data() + place, best_id_.data() + place});
 }
 
 void Decoder::sample(int index) {

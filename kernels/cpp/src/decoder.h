@@ -78,8 +78,14 @@ class Decoder final : public Program {
   Operand input_of(const Phase& phase, int number, int worker);
   void make_own(const Phase& phase, Own& own, int worker);
 
-  Operand shared(const Pages& memory, int k) const { return {memory.data(), stride(k), kind_}; }
-  size_t stride(int k) const;
+  // Memory as the operand of the batch's rows, or of its sampled rows.
+  Operand operand(const Pages& memory, int k) const {
+    return {memory.data(), batch_->rows(), k, kind_};
+  }
+  Operand sampled_operand(const Pages& memory) const {
+    return {memory.data(), static_cast<int>(batch_->sampled.size()), spec_.hidden, kind_};
+  }
+  int attended_width() const { return spec_.heads * spec_.head_dim; }
   Projected projected(const Layer& layer) const;
   float* x(int row) const { return x_.as<float>() + static_cast<size_t>(row) * width_; }
   float* y(int row) const { return y_.as<float>() + static_cast<size_t>(row) * width_; }

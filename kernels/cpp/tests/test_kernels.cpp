@@ -110,9 +110,13 @@ struct Source {
 
 // Rows of an operand, with the memory they live in.
 struct Rows {
+  Rows(int rows, int k, Activations kind)
+      : memory(static_cast<size_t>((rows + 7) / 8) * operand_stride(k, kind)),
+        operand{memory.data(), rows, k, kind} {}
   Rows(const Kernels& kernels, const Floats& x, int rows, int k, Activations kind)
-      : memory(static_cast<size_t>((rows + 7) / 8) * stride(k, kind)) {
-    operand = {memory.data(), stride(k, kind), kind};
+      : Rows(rows, k, kind) {
+    // What a tile held before must not matter, so it holds nonsense.
+    std::memset(memory.data(), 0x7b, memory.size());
     const int width = static_cast<int>(round_up(k, 16));
     for (int row = 0; row < rows; row++) {
       Floats padded(static_cast<size_t>(width), 0.0f);
@@ -120,12 +124,20 @@ struct Rows {
       kernels.quantize(padded.data(), 0, width, operand, row);
     }
   }
-  static size_t stride(int k, Activations kind) {
-    const size_t block = kind == Activations::Int8 ? sizeof(Int8Block) : sizeof(FloatBlock);
-    return static_cast<size_t>(operand_blocks(k)) * block;
+  // The value that element `k` of a row stands for, by the documented layout.
+  float at(int row, int k) const {
+    const int n = std::min(8, operand.rows - row / 8 * 8), words = block_words(operand.kind) * n;
+    const auto* tile = reinterpret_cast<const int32_t*>(
+        operand.data + static_cast<size_t>(row / 8) * operand_stride(operand.k, operand.kind));
+    const int32_t* block = tile + k / 32 * words + row % 8;
+    if (operand.kind == Activations::Float) return std::bit_cast<float>(block[k % 32 * n]);
+    int8_t four[4];
+    std::memcpy(four, &block[k % 32 / 4 * n], 4);
+    return std::bit_cast<float>(block[8 * n]) * static_cast<float>(four[k % 4]);
   }
+
   Pages memory;
-  Operand operand{};
+  Operand operand;
 };
 
 Doubles product(const Floats& x, const Floats& weights, int rows, int columns, int k) {
@@ -175,9 +187,8 @@ void test_matmul(const Kernels& kernels, const Case& c, int rows, int columns, i
   const Floats bias = random_floats(stride, 4);
   Floats out(static_cast<size_t>(rows) * stride, 2.0f);
   const int tiles = static_cast<int>(stride) / kColumnTile;
-  kernels.matmul({packed.matrix, input.operand, rows, 0, 1, out.data(), stride, bias.data(), true});
-  kernels.matmul(
-      {packed.matrix, input.operand, rows, 1, tiles, out.data(), stride, bias.data(), true});
+  kernels.matmul({packed.matrix, input.operand, 0, 1, out.data(), stride, bias.data(), true});
+  kernels.matmul({packed.matrix, input.operand, 1, tiles, out.data(), stride, bias.data(), true});
   Doubles found;
   for (size_t row = 0; row < static_cast<size_t>(rows); row++) {
     for (size_t column = 0; column < static_cast<size_t>(columns); column++) {
@@ -195,10 +206,9 @@ void test_gated(const Kernels& kernels, Activations activations, bool gelu) {
   const Packed up = pack_matrix(up_source.tensor, Quantize::W4);
   const Floats x = random_floats(static_cast<size_t>(rows * k), 5);
   const Rows input(kernels, x, rows, k, activations);
-  Pages memory(2 * Rows::stride(columns, activations));
-  const Operand output{memory.data(), Rows::stride(columns, activations), activations};
+  const Rows output(rows, columns, activations);
   kernels.gated(
-      {gate.matrix, up.matrix, nullptr, nullptr, input.operand, output, rows, 0, 2, gelu});
+      {gate.matrix, up.matrix, nullptr, nullptr, input.operand, output.operand, 0, 2, gelu});
   const Doubles gates = product(x, gate.weights, rows, columns, k);
   const Doubles ups = product(x, up.weights, rows, columns, k);
   Doubles wanted;
@@ -208,20 +218,9 @@ void test_gated(const Kernels& kernels, Activations activations, bool gelu) {
     const double act = gelu ? 0.5 * g * (1 + std::tanh(inner)) : g / (1 + std::exp(-g));
     wanted.push_back(act * ups[i]);
   }
-  // The operand read back as what it stands for.
   Floats found;
   for (int row = 0; row < rows; row++) {
-    for (int i = 0; i < columns; i++) {
-      const std::byte* tile = output.data + static_cast<size_t>(row / 8) * output.stride;
-      if (activations == Activations::Float) {
-        found.push_back(reinterpret_cast<const FloatBlock*>(tile)[i / 32].x[i % 32][row % 8]);
-      } else {
-        const Int8Block& block = reinterpret_cast<const Int8Block*>(tile)[i / 32];
-        int8_t four[4];
-        std::memcpy(four, &block.q[i % 32 / 4][row % 8], 4);
-        found.push_back(block.d[row % 8] * static_cast<float>(four[i % 4]));
-      }
-    }
+    for (int i = 0; i < columns; i++) found.push_back(output.at(row, i));
   }
   CHECK(distance(found, wanted) < (activations == Activations::Int8 ? 0.02 : 2e-6));
 }
@@ -244,7 +243,7 @@ void test_head(const Kernels& kernels, Activations activations) {
   }
   Floats best(static_cast<size_t>(rows));
   std::vector<int32_t> id(static_cast<size_t>(rows));
-  kernels.head({packed.matrix, input.operand, rows, 0, 6, places.data(), best.data(), id.data()});
+  kernels.head({packed.matrix, input.operand, 0, 6, places.data(), best.data(), id.data()});
   CHECK(id[0] == 5);
   for (int row = 0; row < rows; row++) {
     if (places[static_cast<size_t>(row)] == nullptr) continue;
@@ -271,10 +270,10 @@ void test_rows(const Kernels& kernels) {
     }
     return result;
   };
-  Pages memory(Rows::stride(n, Activations::Float));
-  kernels.norm(x.data(), weight.data(), 1e-5f, n, count, {memory.data(), 0, Activations::Float}, 3);
+  const Rows operand(5, n, Activations::Float);
+  kernels.norm(x.data(), weight.data(), 1e-5f, n, count, operand.operand, 3);
   Floats found;
-  for (int i = 0; i < n; i++) found.push_back(memory.as<FloatBlock>()[i / 32].x[i % 32][3]);
+  for (int i = 0; i < n; i++) found.push_back(operand.at(3, i));
   CHECK(distance(found, normed(x)) < 1e-6);
 
   Doubles sum = normed(y);

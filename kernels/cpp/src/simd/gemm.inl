@@ -22,31 +22,72 @@ inline void fetch_ahead(const uint8_t* w) {
   }
 }
 
-// out[m][16] = rows row ... row + R - 1 of the operand tile x the weight tile.
+// Chains of integer sums per row. A single chain of a few rows would leave the multipliers waiting
+// for each other; integers add up to the same in any order.
 template <int R>
-inline void multiply_w4(const uint8_t* w, int blocks, const Int8Block* x, int row, float* out) {
+constexpr int kChains = R <= 2 ? 2 : 1;
+
+template <int R, class Sums>
+inline I chain_total(const Sums& sums, int m) {
+  if constexpr (kChains<R> == 1) {
+    return total(sums[0][m]);
+  } else {
+    return total(sums[0][m]) + total(sums[1][m]);
+  }
+}
+
+// Rows of the tile that a pass over R of them belongs to: R where a pass takes whole tiles, which
+// makes all places in it constants.
+template <int R>
+inline int rows_in_tile(int rows) {
+  return kGemmRows == kRowTile && kFloatRows == kRowTile ? R : rows;
+}
+
+// The pieces of an int8 block of n rows, from row `row` on.
+struct Int8Rows {
+  Int8Rows(const int32_t* block, int n, int row)
+      : q(block + row),
+        d(reinterpret_cast<const float*>(block + 8 * n) + row),
+        s(d + n),
+        offset(block + 10 * n + row) {}
+  const int32_t* q;
+  const float *d, *s;
+  const int32_t* offset;
+};
+
+// out[m][16] = rows row ... row + R - 1 of a tile of n rows x the weight tile.
+template <int R>
+inline void multiply_w4(const uint8_t* w, int blocks, const int32_t* block, int rows, int row,
+                        float* out) {
+  constexpr int kLast = kChains<R> - 1;
+  const int n = rows_in_tile<R>(rows);
   F acc[R];
 #pragma GCC unroll 8
   for (int m = 0; m < R; m++) acc[m] = zero();
-  for (int b = 0; b < blocks; b++, w += tile_bytes(Tile::W4, 1), x++) {
+  for (int b = 0; b < blocks; b++, w += tile_bytes(Tile::W4, 1), block += 11 * n) {
+    const Int8Rows x(block, n, row);
     const F step = load_half(w), minimum = load_half(w + 32);
     fetch_ahead<R, tile_bytes(Tile::W4, 1)>(w);
-    Dot4 dots[R];
+    Dot4 sums[kChains<R>][R];
 #pragma GCC unroll 8
-    for (int m = 0; m < R; m++) dots[m] = start4();
+    for (int m = 0; m < R; m++) {
+      sums[kLast][m] = start4();
+      sums[0][m] = start4();
+    }
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
       const Bytes both = load_bytes(w + 64 + 64 * j);
       const Bytes low = low_nibbles(both), high = high_nibbles(both);
 #pragma GCC unroll 8
-      for (int m = 0; m < R; m++) dots[m] = dot(dots[m], low, x->q[j][row + m]);
+      for (int m = 0; m < R; m++) sums[0][m] = dot(sums[0][m], low, x.q[j * n + m]);
 #pragma GCC unroll 8
-      for (int m = 0; m < R; m++) dots[m] = dot(dots[m], high, x->q[j + 4][row + m]);
+      for (int m = 0; m < R; m++) sums[kLast][m] = dot(sums[kLast][m], high, x.q[(j + 4) * n + m]);
     }
 #pragma GCC unroll 8
     for (int m = 0; m < R; m++) {
-      acc[m] = fma(to_float(total(dots[m])), step * set(x->d[row + m]), acc[m]);
-      acc[m] = fma(minimum, set(x->s[row + m]), acc[m]);
+      const F sum = to_float(chain_total<R>(sums, m));
+      acc[m] = fma(sum, step * set(x.d[m]), acc[m]);
+      acc[m] = fma(minimum, set(x.s[m]), acc[m]);
     }
   }
 #pragma GCC unroll 8
@@ -54,27 +95,40 @@ inline void multiply_w4(const uint8_t* w, int blocks, const Int8Block* x, int ro
 }
 
 template <int R>
-inline void multiply_w8(const uint8_t* w, int blocks, const Int8Block* x, int row, float* out) {
+inline void multiply_w8(const uint8_t* w, int blocks, const int32_t* block, int rows, int row,
+                        float* out) {
+  constexpr int kLast = kChains<R> - 1;
+  const int n = rows_in_tile<R>(rows);
   F acc[R];
 #pragma GCC unroll 8
   for (int m = 0; m < R; m++) acc[m] = zero();
   for (int pair = 0; pair < blocks; pair += 2, w += tile_bytes(Tile::W8, 2)) {
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; half++, x++) {
+    for (int half = 0; half < 2; half++, block += 11 * n) {
+      const Int8Rows x(block, n, row);
       const F step = load_half(w + 32 * half);
       fetch_ahead<R, 512>(w + 512 * half);
-      Dot8 dots[R];
+      Dot8 sums[kChains<R>][R];
 #pragma GCC unroll 8
-      for (int m = 0; m < R; m++) dots[m] = start8(x->offset[row + m]);
+      for (int m = 0; m < R; m++) {
+        sums[kLast][m] = start8(0);
+        sums[0][m] = start8(x.offset[m]);
+      }
+#pragma GCC unroll 4
+      for (int g = 0; g < 8; g += 2) {
+        const Weights8 first = load_weights8(w + 64 + 512 * half + 64 * g);
+        const Weights8 second = load_weights8(w + 128 + 512 * half + 64 * g);
 #pragma GCC unroll 8
-      for (int g = 0; g < 8; g++) {
-        const Weights8 weights = load_weights8(w + 64 + 512 * half + 64 * g);
+        for (int m = 0; m < R; m++) sums[0][m] = dot(sums[0][m], first, x.q[g * n + m]);
 #pragma GCC unroll 8
-        for (int m = 0; m < R; m++) dots[m] = dot(dots[m], weights, x->q[g][row + m]);
+        for (int m = 0; m < R; m++) {
+          sums[kLast][m] = dot(sums[kLast][m], second, x.q[(g + 1) * n + m]);
+        }
       }
 #pragma GCC unroll 8
       for (int m = 0; m < R; m++) {
-        acc[m] = fma(to_float(total(dots[m])), step * set(x->d[row + m]), acc[m]);
+        const F sum = to_float(chain_total<R>(sums, m));
+        acc[m] = fma(sum, step * set(x.d[m]), acc[m]);
       }
     }
   }
@@ -82,21 +136,11 @@ inline void multiply_w8(const uint8_t* w, int blocks, const Int8Block* x, int ro
   for (int m = 0; m < R; m++) store(out + m * kColumnTile, acc[m]);
 }
 
-// sums[m] += w x[k] for R rows.
+// sums[m] += w x[m] for R rows.
 template <int R>
 inline void add_products(F (&sums)[R], F w, const float* x) {
 #pragma GCC unroll 8
   for (int m = 0; m < R; m++) sums[m] = fma(w, set(x[m]), sums[m]);
-}
-
-// fp32 products of one block; even and odd k go into two chains.
-template <int R, class Weights>
-inline void add_block(F (&even)[R], F (&odd)[R], const Weights& weights, const FloatBlock& x,
-                      int row) {
-  for (int k = 0; k < kBlock; k += 2) {
-    add_products<R>(even, weights.at(k), x.x[k] + row);
-    add_products<R>(odd, weights.at(k + 1), x.x[k + 1] + row);
-  }
 }
 
 // Weights of a W4 or W8 block, one k at a time, exactly as the file defines them.
@@ -149,49 +193,55 @@ inline BlockW8 block_at<BlockW8>(const uint8_t* w, int block) {
   return {pair + 64 + block % 2 * 512, load_half(pair + block % 2 * 32)};
 }
 
+// fp32 products; even and odd k go into two chains, added at the end.
 template <class Block, int R>
-inline void multiply_float(const uint8_t* w, int blocks, const FloatBlock* x, int row, float* out) {
+inline void multiply_float(const uint8_t* w, int blocks, const int32_t* block, int rows, int row,
+                           float* out) {
+  const int n = rows_in_tile<R>(rows);
+  const float* x = reinterpret_cast<const float*>(block) + row;
   F even[R], odd[R];
 #pragma GCC unroll 8
   for (int m = 0; m < R; m++) even[m] = odd[m] = zero();
-  for (int b = 0; b < blocks; b++) add_block<R>(even, odd, block_at<Block>(w, b), x[b], row);
+  for (int b = 0; b < blocks; b++) {
+    const Block weights = block_at<Block>(w, b);
+    for (int k = 0; k < kBlock; k += 2, x += 2 * n) {
+      add_products<R>(even, weights.at(k), x);
+      add_products<R>(odd, weights.at(k + 1), x + n);
+    }
+  }
 #pragma GCC unroll 8
   for (int m = 0; m < R; m++) store(out + m * kColumnTile, even[m] + odd[m]);
 }
 
-// Products of up to 8 rows of an operand tile with one weight tile.
-using Multiply = void (*)(const uint8_t* w, int blocks, const void* x, int rows, float* out);
+// Products of the rows of an operand tile, at most 8, with one weight tile.
+using Multiply = void (*)(const uint8_t* w, int blocks, const int32_t* x, int rows, float* out);
 
-template <int kMost, class X, class Rows>
-inline void in_passes(const void* x, int rows, float* out, Rows multiply) {
+template <int kMost, class Rows>
+inline void in_passes(int rows, float* out, Rows multiply) {
   for (int row = 0; row < rows; row += kMost) {
-    with_rows<kMost>(rows - row < kMost ? rows - row : kMost, [&]<int R>() {
-      multiply.template operator()<R>(static_cast<const X*>(x), row, out + row * kColumnTile);
+    with_rows<kMost>(least(kMost, rows - row), [&]<int R>() {
+      multiply.template operator()<R>(row, out + row * kColumnTile);
     });
   }
 }
 
-void tile_w4(const uint8_t* w, int blocks, const void* x, int rows, float* out) {
-  in_passes<kGemmRows, Int8Block>(x, rows, out,
-                                  [&]<int R>(const Int8Block* tile, int row, float* o) {
-                                    multiply_w4<R>(w, blocks, tile, row, o);
-                                  });
+void tile_w4(const uint8_t* w, int blocks, const int32_t* x, int rows, float* out) {
+  in_passes<kGemmRows>(rows, out, [&]<int R>(int row, float* products) {
+    multiply_w4<R>(w, blocks, x, rows, row, products);
+  });
 }
 
-void tile_w8(const uint8_t* w, int blocks, const void* x, int rows, float* out) {
-  in_passes<kGemmRows, Int8Block>(x, rows, out,
-                                  [&]<int R>(const Int8Block* tile, int row, float* o) {
-                                    multiply_w8<R>(w, blocks, tile, row, o);
-                                  });
+void tile_w8(const uint8_t* w, int blocks, const int32_t* x, int rows, float* out) {
+  in_passes<kGemmRows>(rows, out, [&]<int R>(int row, float* products) {
+    multiply_w8<R>(w, blocks, x, rows, row, products);
+  });
 }
 
-// One entry per kind of weights.
 template <class Block>
-void tile_float(const uint8_t* w, int blocks, const void* x, int rows, float* out) {
-  in_passes<kFloatRows, FloatBlock>(x, rows, out,
-                                    [&]<int R>(const FloatBlock* tile, int row, float* o) {
-                                      multiply_float<Block, R>(w, blocks, tile, row, o);
-                                    });
+void tile_float(const uint8_t* w, int blocks, const int32_t* x, int rows, float* out) {
+  in_passes<kFloatRows>(rows, out, [&]<int R>(int row, float* products) {
+    multiply_float<Block, R>(w, blocks, x, rows, row, products);
+  });
 }
 
 inline Multiply multiply_for(Tile tile, Activations activations) {
@@ -212,8 +262,9 @@ inline const uint8_t* tile_at(const Matrix& m, int tile) {
   return m.data + static_cast<size_t>(tile) * tile_bytes(m.tile, m.blocks);
 }
 
-inline const void* rows_at(const Operand& x, int row) {
-  return x.data + static_cast<size_t>(row / kRowTile) * x.stride;
+inline const int32_t* rows_at(const Operand& x, int row) {
+  return reinterpret_cast<const int32_t*>(x.data + static_cast<size_t>(row / kRowTile) *
+                                                       operand_stride(x.k, x.kind));
 }
 
 inline F biased(const float* products, const float* bias, int tile) {
@@ -233,8 +284,8 @@ inline void finish_rows(const MatmulJob& job, int row, int rows, int tile, const
 void matmul(const MatmulJob& job) {
   const Multiply multiply = multiply_for(job.weights.tile, job.input.kind);
   alignas(64) float products[kRowTile * kColumnTile];
-  for (int block = 0; block < job.rows; block += kRowBlock) {
-    const int end = least(job.rows, block + kRowBlock);
+  for (int block = 0; block < job.input.rows; block += kRowBlock) {
+    const int end = least(job.input.rows, block + kRowBlock);
     for (int tile = job.tile0; tile < job.tile1; tile++) {
       for (int row = block; row < end; row += kRowTile) {
         const int rows = least(kRowTile, end - row);
@@ -259,12 +310,12 @@ inline void gate_rows(const GatedJob& job, Multiply multiply[2], int block, int 
   alignas(64) float products[2][2][kRowTile * kColumnTile];
   for (int half = 0; half < 2; half++) {
     const int tile = 2 * block + half;
-    const void* x = rows_at(job.input, row);
+    const int32_t* x = rows_at(job.input, row);
     multiply[0](tile_at(job.gate, tile), job.gate.blocks, x, rows, products[half][0]);
     multiply[1](tile_at(job.up, tile), job.up.blocks, x, rows, products[half][1]);
   }
   for (int r = 0; r < rows; r++) {
-    put_operand_row(job.output, block * kBlock, kBlock, row + r, [&](int i) {
+    put_row(job.output, block * kBlock, kBlock, row + r, [&](int i) {
       const int tile = 2 * block + i / 16;
       const F gate = biased(products[i / 16][0] + r * kColumnTile, job.gate_bias, tile);
       const F up = biased(products[i / 16][1] + r * kColumnTile, job.up_bias, tile);
@@ -276,8 +327,8 @@ inline void gate_rows(const GatedJob& job, Multiply multiply[2], int block, int 
 void gated(const GatedJob& job) {
   Multiply multiply[2] = {multiply_for(job.gate.tile, job.input.kind),
                           multiply_for(job.up.tile, job.input.kind)};
-  for (int start = 0; start < job.rows; start += kRowBlock) {
-    const int end = least(job.rows, start + kRowBlock);
+  for (int start = 0; start < job.input.rows; start += kRowBlock) {
+    const int end = least(job.input.rows, start + kRowBlock);
     for (int block = job.block0; block < job.block1; block++) {
       for (int row = start; row < end; row += kRowTile) {
         gate_rows(job, multiply, block, row, least(kRowTile, end - row));
@@ -328,8 +379,8 @@ void head(const HeadJob& job) {
   constexpr int kRows = 64;
   alignas(64) float products[kRowTile * kColumnTile];
   Best best[kRows];
-  for (int block = 0; block < job.rows; block += kRows) {
-    const int end = least(job.rows, block + kRows);
+  for (int block = 0; block < job.input.rows; block += kRows) {
+    const int end = least(job.input.rows, block + kRows);
     for (Best& each : best) {
       store(each.value, set(-__builtin_inff()));
       store(each.tile, set_int(job.tile0));

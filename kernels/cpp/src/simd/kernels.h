@@ -40,18 +40,6 @@ enum class Activations : uint8_t {
   Float,  // fp32
 };
 
-// 32 k of 8 rows. q holds 4 int8 of one k group per row; s = d sum(q); offset = -128 sum(q).
-struct Int8Block {
-  int32_t q[8][kRowTile];
-  float d[kRowTile];
-  float s[kRowTile];
-  int32_t offset[kRowTile];
-};
-
-struct FloatBlock {
-  float x[kBlock][kRowTile];
-};
-
 // Blocks that an operand of k elements has: an even number, the last ones zero.
 static inline constexpr int operand_blocks(int k) {
   return (k + 2 * kBlock - 1) / (2 * kBlock) * 2;
@@ -64,18 +52,32 @@ struct Matrix {
   Tile tile;
 };
 
-// Rows in tiles of 8: tile t starts at data + t * stride bytes.
+// Words of 4 bytes that a block of 32 k takes per row.
+static inline constexpr int block_words(Activations kind) {
+  return kind == Activations::Int8 ? 11 : kBlock;
+}
+
+// Rows that meet weights, in tiles of 8. A tile of n rows (8, in the last tile perhaps fewer) is
+// block after block of 32 k:
+//   Int8    q[8][n], each 4 int8 of one k group; d[n]; s[n] = d sum(q); offset[n] = -128 sum(q)
+//   Float   x[32][n]
 struct Operand {
   std::byte* data;
-  size_t stride;
+  int rows;
+  int k;
   Activations kind;
 };
+
+// Bytes from one tile of an operand to the next.
+static inline constexpr size_t operand_stride(int k, Activations kind) {
+  return static_cast<size_t>(operand_blocks(k)) * static_cast<size_t>(block_words(kind)) *
+         kRowTile * sizeof(int32_t);
+}
 
 // out[r][16 t ...] = (or +=) input[r] x weights, for the tiles [tile0, tile1).
 struct MatmulJob {
   Matrix weights;
   Operand input;
-  int rows;
   int tile0, tile1;
   float* out;
   size_t out_stride;
@@ -89,7 +91,6 @@ struct GatedJob {
   Matrix gate, up;
   const float *gate_bias, *up_bias;  // or null
   Operand input, output;
-  int rows;
   int block0, block1;
   bool gelu;  // tanh form of GELU, else SiLU
 };
@@ -99,7 +100,6 @@ struct GatedJob {
 struct HeadJob {
   Matrix weights;
   Operand input;
-  int rows;
   int tile0, tile1;
   float* const* logits;  // [rows], null entries for rows that need none
   float* best;           // [rows]

@@ -5,8 +5,8 @@
 
 namespace turing::TURING_ISA {
 
-// Puts 32 values into the block's row.
-inline void put_block(F a, F b, Int8Block& block, int row) {
+// Puts 32 values into row `row` of a block of n rows.
+inline void put_int8(F a, F b, int32_t* block, int n, int row) {
   const float peak = top(max(abs(a), abs(b)));
   const F inverse = set(peak > 0 ? 127.0f / peak : 0.0f);
   const I qa = to_int(a * inverse), qb = to_int(b * inverse);
@@ -14,36 +14,35 @@ inline void put_block(F a, F b, Int8Block& block, int row) {
   int32_t groups[8];
   store_int8(groups, qa);
   store_int8(groups + 4, qb);
-  for (int g = 0; g < 8; g++) block.q[g][row] = groups[g];
-  const float step = peak / 127.0f;
-  block.d[row] = step;
-  block.s[row] = step * static_cast<float>(total);
-  block.offset[row] = -128 * total;
+  for (int g = 0; g < 8; g++) block[g * n + row] = groups[g];
+  const float scales[2] = {peak / 127.0f, peak / 127.0f * static_cast<float>(total)};
+  __builtin_memcpy(block + 8 * n + row, scales, 4);
+  __builtin_memcpy(block + 9 * n + row, scales + 1, 4);
+  block[10 * n + row] = -128 * total;
 }
 
-inline void put_block(F a, F b, FloatBlock& block, int row) {
-  float values[kBlock];
-  store(values, a);
-  store(values + 16, b);
-  for (int k = 0; k < kBlock; k++) block.x[k][row] = values[k];
+inline void put_float(F a, F b, int32_t* block, int n, int row) {
+  int32_t values[kBlock];
+  store(reinterpret_cast<float*>(values), a);
+  store(reinterpret_cast<float*>(values) + 16, b);
+  for (int k = 0; k < kBlock; k++) block[k * n + row] = values[k];
 }
 
-// Fills the blocks from k0 on with n values; value(i) gives 16 of them.
-template <class Block, class Value>
-inline void put_row(std::byte* tile, int k0, int n, int row, Value value) {
-  Block* block = reinterpret_cast<Block*>(tile) + k0 / kBlock;
-  for (int i = 0; i < n; i += kBlock, block++) {
-    put_block(value(i), i + 16 < n ? value(i + 16) : zero(), *block, row);
-  }
-}
-
+// Fills the operand's row from k0 on with `count` values; value(i) gives 16 of them. Behind the
+// last k it also fills the block that makes the number of blocks even.
 template <class Value>
-inline void put_operand_row(const Operand& out, int k0, int n, int row, Value value) {
-  std::byte* tile = out.data + static_cast<size_t>(row / kRowTile) * out.stride;
-  if (out.kind == Activations::Int8) {
-    put_row<Int8Block>(tile, k0, n, row % kRowTile, value);
-  } else {
-    put_row<FloatBlock>(tile, k0, n, row % kRowTile, value);
+inline void put_row(const Operand& out, int k0, int count, int row, Value value) {
+  const int tile = row / kRowTile, n = least(kRowTile, out.rows - tile * kRowTile);
+  const int words = block_words(out.kind) * n;
+  auto* block = reinterpret_cast<int32_t*>(out.data + static_cast<size_t>(tile) *
+                                                          operand_stride(out.k, out.kind));
+  block += static_cast<size_t>(k0 / kBlock) * static_cast<size_t>(words);
+  const auto put = out.kind == Activations::Int8 ? put_int8 : put_float;
+  for (int i = 0; i < count; i += kBlock, block += words) {
+    put(value(i), i + 16 < count ? value(i + 16) : zero(), block, n, row % kRowTile);
+  }
+  if (k0 + count >= out.k && (out.k - 1) / kBlock % 2 == 0) {
+    put(zero(), zero(), block, n, row % kRowTile);
   }
 }
 
@@ -56,11 +55,11 @@ inline float inverse_rms(const float* x, float eps, int n, int count) {
 void norm(const float* x, const float* weight, float eps, int n, int count, const Operand& out,
           int row) {
   const F factor = set(inverse_rms(x, eps, n, count));
-  put_operand_row(out, 0, n, row, [&](int i) { return load(x + i) * factor * load(weight + i); });
+  put_row(out, 0, n, row, [&](int i) { return load(x + i) * factor * load(weight + i); });
 }
 
 void quantize(const float* x, int k0, int n, const Operand& out, int row) {
-  put_operand_row(out, k0, n, row, [&](int i) { return load(x + i); });
+  put_row(out, k0, n, row, [&](int i) { return load(x + i); });
 }
 
 void add_norm(float* x, const float* y, const float* weight, float eps, int n, int count) {
