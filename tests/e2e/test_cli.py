@@ -101,9 +101,11 @@ class Screen:
 
 @pytest.fixture
 def screen(scripted: Served) -> Iterator[Screen]:
-    # A controlling terminal makes Ctrl-C a signal, as it is for a person.
+    # A controlling terminal makes Ctrl-C a signal, as it is for a person, and a shell that runs
+    # the tests in the background leaves that signal ignored.
     code = (
-        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL);"
         "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     )
     argv = [sys.executable, "-c", code, *TURING[1:], "chat", "--url", scripted.url]
