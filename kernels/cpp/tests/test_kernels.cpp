@@ -305,106 +305,108 @@ void test_rope(const Kernels& kernels, int dim) {
   CHECK(distance(x, wanted) < 1e-6);
 }
 
-// A sequence in shuffled pages, and some query rows of it.
-void test_attention(const Kernels& kernels, KvFormat format, int dim, int window) {
-  const int heads = 2, group = 3, tokens = 333, rows = 5, first_row = tokens - rows;
-  const size_t width = static_cast<size_t>(heads * dim);
-  const Floats keys = random_floats(width * tokens, 1), values = random_floats(width * tokens, 2);
-  const Floats queries = random_floats(static_cast<size_t>(heads * group * dim * rows), 3);
-  std::vector<int32_t> table(static_cast<size_t>((tokens + 63) / 64));
-  std::iota(table.begin(), table.end(), 0);
-  std::shuffle(table.begin(), table.end(), std::mt19937(5));
-  const size_t page = kv_head_bytes(format, dim) * heads;
-  Pages memory(page * table.size());
-  for (int t = 0; t < tokens; t++) {
-    const size_t at = width * static_cast<size_t>(t);
-    kernels.store_kv(
-        format, keys.data() + at, values.data() + at, heads, dim, t % 64,
-        memory.data() + page * static_cast<size_t>(table[static_cast<size_t>(t / 64)]));
-  }
-  const int per_head = rows * group;
-  const size_t element = kv_element_bytes(format);
-  Pages query(static_cast<size_t>(heads * per_head * dim) * sizeof(float));
-  Floats out(static_cast<size_t>(heads * per_head * dim)),
-      peak(static_cast<size_t>(heads * per_head)), sum(peak.size());
-  const float factor = static_cast<float>(std::numbers::log2e / std::sqrt(dim));
-  kernels.store_query(format, queries.data(), factor, heads * per_head * dim, query.data());
-  CHECK(element > 0);
-  std::vector<int32_t> first, last;
-  for (int q = 0; q < per_head; q++) {
-    last.push_back(first_row + q / group);
-    first.push_back(window == 0 ? 0 : std::max(0, last.back() + 1 - window));
-  }
-  const int segments = (tokens + kSegmentTokens - 1) / kSegmentTokens;
-  AttendJob job{format,
-                memory.data(),
-                page,
-                table.data(),
-                static_cast<int>(table.size()),
-                dim,
-                heads,
-                per_head,
-                0,
-                segments,
-                first.data(),
-                last.data(),
-                query.data(),
-                out.data(),
-                peak.data(),
-                sum.data()};
-  kernels.attend(job);
+// A sequence in shuffled pages, and the queries of its last rows.
+struct PagedSequence {
+  static constexpr int kHeads = 2, kGroup = 3, kTokens = 333, kRows = 5;
+  static constexpr int kQueries = kRows * kGroup;
+  static constexpr int kSegments = (kTokens + kSegmentTokens - 1) / kSegmentTokens;
 
-  Doubles wanted;
-  Floats found;
-  for (int h = 0; h < heads; h++) {
-    for (int q = 0; q < per_head; q++) {
-      const size_t index = static_cast<size_t>(h * per_head + q);
-      Doubles weights, mixed(static_cast<size_t>(dim), 0.0);
-      double total = 0;
-      for (int t = first[static_cast<size_t>(q)]; t <= last[static_cast<size_t>(q)]; t++) {
-        double score = 0;
-        for (int i = 0; i < dim; i++) {
-          score += static_cast<double>(
-                       queries[index * static_cast<size_t>(dim) + static_cast<size_t>(i)]) *
-                   static_cast<double>(
-                       keys[width * static_cast<size_t>(t) + static_cast<size_t>(h * dim + i)]);
-        }
-        const double weight = std::exp(score / std::sqrt(dim));
-        total += weight;
-        for (int i = 0; i < dim; i++) {
-          mixed[static_cast<size_t>(i)] +=
-              weight *
-              static_cast<double>(
-                  values[width * static_cast<size_t>(t) + static_cast<size_t>(h * dim + i)]);
-        }
+  PagedSequence(const Kernels& kernels, KvFormat format, int head_dim, int window)
+      : dim(static_cast<size_t>(head_dim)),
+        keys(random_floats(dim * kHeads * kTokens, 1)),
+        values(random_floats(dim * kHeads * kTokens, 2)),
+        queries(random_floats(dim * kHeads * kQueries, 3)),
+        table((kTokens + kPageTokens - 1) / kPageTokens),
+        page(kv_head_bytes(format, head_dim) * kHeads),
+        memory(page * table.size()),
+        query(queries.size() * sizeof(float)) {
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937(5));
+    const size_t width = dim * kHeads;
+    for (size_t t = 0; t < kTokens; t++) {
+      const size_t place = page * static_cast<size_t>(table[t / kPageTokens]);
+      kernels.store_kv(format, keys.data() + t * width, values.data() + t * width, kHeads, head_dim,
+                       static_cast<int>(t) % kPageTokens, memory.data() + place);
+    }
+    kernels.store_query(format, queries.data(),
+                        static_cast<float>(std::numbers::log2e / std::sqrt(head_dim)),
+                        static_cast<int>(queries.size()), query.data());
+    for (int q = 0; q < kQueries; q++) {
+      last.push_back(kTokens - kRows + q / kGroup);
+      first.push_back(window == 0 ? 0 : std::max(0, last.back() + 1 - window));
+    }
+  }
+
+  // What attention gives head h's query q, by definition.
+  Doubles reference(size_t h, size_t q) const {
+    Doubles mixed(dim, 0.0);
+    const float* own = queries.data() + (h * kQueries + q) * dim;
+    double total = 0;
+    for (auto t = static_cast<size_t>(first[q]); t <= static_cast<size_t>(last[q]); t++) {
+      const size_t at = (t * kHeads + h) * dim;
+      double score = 0;
+      for (size_t i = 0; i < dim; i++) {
+        score += static_cast<double>(own[i]) * static_cast<double>(keys[at + i]);
       }
-      for (double value : mixed) wanted.push_back(value / total);
-      for (int i = 0; i < dim; i++) {
-        found.push_back(out[index * static_cast<size_t>(dim) + static_cast<size_t>(i)] /
-                        sum[index]);
-      }
+      const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
+      total += weight;
+      for (size_t i = 0; i < dim; i++) mixed[i] += weight * static_cast<double>(values[at + i]);
+    }
+    for (double& value : mixed) value /= total;
+    return mixed;
+  }
+
+  size_t dim;
+  Floats keys, values;  // [token][head][dim]
+  Floats queries;       // [head][query][dim]
+  std::vector<int32_t> table;
+  size_t page;
+  Pages memory, query;
+  std::vector<int32_t> first, last;
+};
+
+// Results of attention over some segments.
+struct Attended {
+  explicit Attended(const PagedSequence& s)
+      : out(s.queries.size(), 0.0f),
+        peak(s.queries.size() / s.dim, kNoScore),
+        sum(peak.size(), 0.0f) {}
+
+  void attend(const Kernels& kernels, KvFormat format, const PagedSequence& s, int from, int to) {
+    kernels.attend({format, s.memory.data(), s.page, s.table.data(),
+                    static_cast<int>(s.table.size()), static_cast<int>(s.dim), s.kHeads, s.kQueries,
+                    from, to, s.first.data(), s.last.data(), s.query.data(), out.data(),
+                    peak.data(), sum.data()});
+  }
+
+  Floats out, peak, sum;
+};
+
+void test_attention(const Kernels& kernels, KvFormat format, int dim, int window) {
+  const PagedSequence s(kernels, format, dim, window);
+  Attended whole(s);
+  whole.attend(kernels, format, s, 0, s.kSegments);
+  Doubles wanted, found;
+  for (size_t index = 0; index < whole.sum.size(); index++) {
+    for (double value : s.reference(index / s.kQueries, index % s.kQueries))
+      wanted.push_back(value);
+    for (size_t i = 0; i < s.dim; i++) {
+      found.push_back(static_cast<double>(whole.out[index * s.dim + i] / whole.sum[index]));
     }
   }
   CHECK(distance(found, wanted) < (format == KvFormat::BF16 ? 0.01 : 2e-6));
 
   // Segments on their own, folded in order, are the same bits.
-  Floats parts_out = out, parts_peak = peak, parts_sum = sum;
-  std::fill(parts_out.begin(), parts_out.end(), 0.0f);
-  std::fill(parts_peak.begin(), parts_peak.end(), kNoScore);
-  std::fill(parts_sum.begin(), parts_sum.end(), 0.0f);
-  const Floats whole_out = out, whole_sum = sum;
-  for (int segment = 0; segment < segments; segment++) {
-    job.segment0 = segment;
-    job.segment1 = segment + 1;
-    kernels.attend(job);
-    for (size_t i = 0; i < peak.size(); i++) {
-      const size_t at = i * static_cast<size_t>(dim);
-      kernels.merge(parts_out.data() + at, &parts_peak[i], &parts_sum[i], out.data() + at, peak[i],
-                    sum[i], dim);
+  Attended folded(s), part(s);
+  for (int segment = 0; segment < s.kSegments; segment++) {
+    part.attend(kernels, format, s, segment, segment + 1);
+    for (size_t i = 0; i < part.sum.size(); i++) {
+      kernels.merge(folded.out.data() + i * s.dim, &folded.peak[i], &folded.sum[i],
+                    part.out.data() + i * s.dim, part.peak[i], part.sum[i], dim);
     }
   }
-  CHECK(parts_out == whole_out);
-  CHECK(parts_sum == whole_sum);
+  CHECK(folded.out == whole.out);
+  CHECK(folded.sum == whole.sum);
 }
 
 void test_halves() {
