@@ -308,7 +308,7 @@ class EngineCore:
                 self._finish(item.sequence, item.sequence.finish)
             elif item.failure:
                 words = f"the grammar of the answer failed: {item.failure}"
-                self._fail([item.sequence], Code.STEP_FAILED, words)
+                self._fail([item.sequence], Code.CONSTRAINT_INVALID, words)
 
     def _finish(self, sequence: Sequence, reason: Reason) -> None:
         gateway, rid = sequence.owner

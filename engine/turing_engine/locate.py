@@ -111,7 +111,7 @@ def _cached(repository: str, hub: Path) -> Located:
         )
         raise _missing(
             f"{repository} is not in the Hugging Face cache {hub}:"
-            f" run `turing pull {repository}` or give the path of a file or folder{hint}"
+            f" give the path of a GGUF file or a safetensors folder instead{hint}"
         )
     return _folder(snapshot, repository, (repository.partition("/")[2],))
 

@@ -218,7 +218,7 @@ def test_a_failing_matcher_fails_its_own_sequence(
     assert finished(events, 1).output == 40
     assert finished(events, 2)
     failed = failure_of(events, 3)
-    assert (failed.code, rig.core.state.name) == (Code.STEP_FAILED, "READY")
+    assert (failed.code, rig.core.state.name) == (Code.CONSTRAINT_INVALID, "READY")
     assert "parser too complex" in failed.message
 
 

@@ -102,7 +102,7 @@ def test_a_cached_repository_without_main_is_its_only_snapshot(tmp_path: Path) -
 def test_what_is_not_cached_is_not_replaced_by_something_else(tmp_path: Path) -> None:
     error = refusal("HuggingFaceTB/SmolLM2-135M-Instruct", tmp_path)
     assert error.code is Code.MODEL_NOT_FOUND
-    assert "turing pull HuggingFaceTB/SmolLM2-135M-Instruct" in error.message
+    assert "give the path of a GGUF file" in error.message
     assert "without --model" in error.message
     assert "without --model" not in refusal("org/tiny", tmp_path).message
 

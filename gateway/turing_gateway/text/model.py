@@ -13,6 +13,9 @@ from turing_gateway.text.tokenizer import Tokenizer
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import ModelInfo
 
+MAX_DEPTH = 128
+"""Levels of objects and lists in one schema, tool or set of template arguments."""
+
 
 class TextModel:
     """Tokenizer and chat template of one model, from the files that its engine serves.
@@ -109,19 +112,38 @@ class TextModel:
 
 
 def text_size(call: Call) -> int:
-    """Return how many characters (or ids) rendering ``call`` has to go through, roughly."""
+    """Return how many characters (or ids) rendering ``call`` has to go through, roughly.
+
+    Objects nested deeper than ``MAX_DEPTH`` are ``INVALID``: templates and grammars recurse.
+    """
     if call.prompt is not None:
         return len(call.prompt)
-    size = sum(_size(msgspec.to_builtins(message)) for message in call.messages)
-    tools = sum(_size(msgspec.to_builtins(tool)) for tool in call.tools)
-    return size + tools + _size(call.template.kwargs)
+    return (
+        sum(_size(msgspec.to_builtins(message), "messages") for message in call.messages)
+        + sum(len(tool.name) + len(tool.description) for tool in call.tools)
+        + sum(_size(tool.parameters, "tools") for tool in call.tools)
+        + _size(call.template.kwargs, "chat_template_kwargs")
+    )
 
 
-def _size(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(len(key) + _size(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return sum(map(_size, value))
-    return 1
+def _size(value: Any, param: str) -> int:
+    size = 0
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                size += len(item)
+            elif isinstance(item, dict):
+                size += sum(map(len, item))
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+            else:
+                size += 1
+        if not below:
+            return size
+        level = below
+    raise TuringError(
+        Code.INVALID, f"{param} is nested deeper than {MAX_DEPTH} levels", param=param
+    )

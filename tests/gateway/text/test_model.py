@@ -15,7 +15,7 @@ from fakes.vocabularies import byte_level, model_info, sentencepiece
 from turing_engine.locate import locate
 from turing_gateway.call import Call, Message, Part, Template, Tool, ToolCall
 from turing_gateway.text.control import MARK
-from turing_gateway.text.model import TextModel, text_size
+from turing_gateway.text.model import MAX_DEPTH, TextModel, text_size
 from turing_protocol.errors import Code, TuringError
 
 with warnings.catch_warnings():
@@ -301,3 +301,14 @@ def test_the_size_of_a_call_counts_all_that_users_wrote() -> None:
         template=Template(kwargs={"k": "v" * 1000}),
     )
     assert 6000 < text_size(long) < 6500
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 100_000])
+def test_objects_nested_too_deeply_are_refused_by_name(depth: int) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    tools = (Tool(name="f", parameters=schema),)
+    with pytest.raises(TuringError, match="nested deeper") as raised:
+        text_size(chat(user("hi"), tools=tools))
+    assert (raised.value.code, raised.value.param) == (Code.INVALID, "tools")
