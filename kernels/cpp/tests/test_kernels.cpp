@@ -451,7 +451,7 @@ void test_isa(const Kernels& kernels) {
 int main() {
   test_halves();
   int tested = 0;
-  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"}) {
+  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16", "neon"}) {
     const Kernels* kernels = nullptr;
     try {
       kernels = &select_kernels(isa);

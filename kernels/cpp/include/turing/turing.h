@@ -22,7 +22,7 @@ enum turing_quantize { TURING_QUANTIZE_NONE = 0, TURING_QUANTIZE_W4 = 4, TURING_
 
 typedef struct {
   const char* path; /* a GGUF file or a safetensors folder */
-  const char* isa;  /* "" = the best; else portable, avx2, avx512 or avx512_bf16 */
+  const char* isa;  /* "" = the best; else portable, avx2, avx512, avx512_bf16 or neon */
   int32_t threads;  /* 0 = the cores this process may use */
   int32_t quantize; /* what F32, F16 and BF16 matrices become, a turing_quantize */
   int32_t exact;    /* fp32 activations and pages instead of int8 and bf16 */

@@ -4,6 +4,11 @@
 #include "error.h"
 #include "simd/kernels.h"
 
+#if defined(TURING_ARM64) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace turing {
 
 namespace portable {
@@ -20,8 +25,23 @@ namespace avx512_bf16 {
 extern const Kernels kKernels;
 }
 #endif
+#ifdef TURING_ARM64
+namespace neon {
+extern const Kernels kKernels;
+}
+#endif
 
 namespace {
+
+#ifdef TURING_ARM64
+bool has_dot_products() {
+#ifdef __linux__
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return true;  // every processor that macOS runs on
+#endif
+}
+#endif
 
 struct Choice {
   const Kernels* kernels;
@@ -41,6 +61,9 @@ void each_choice(Visit visit) {
   visit(Choice{&avx512_bf16::kKernels, avx512 && __builtin_cpu_supports("avx512bf16")});
   visit(Choice{&avx512::kKernels, avx512});
   visit(Choice{&avx2::kKernels, avx2});
+#endif
+#ifdef TURING_ARM64
+  visit(Choice{&neon::kKernels, has_dot_products()});
 #endif
   visit(Choice{&portable::kKernels, true});
 }
