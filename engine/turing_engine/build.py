@@ -121,6 +121,10 @@ def _context(settings: EngineSettings, info: ModelInfo) -> int:
 
 
 def _runner(settings: EngineSettings, name: str, path: str, context: int) -> Runner:
+    if settings.quantize != "none" and name != "native":
+        raise _bad(
+            f"--quantize {settings.quantize} needs the native runner, not {name}", "quantize"
+        )
     spec = RunnerSpec(
         model=path,
         pages=settings.pages,
@@ -131,6 +135,7 @@ def _runner(settings: EngineSettings, name: str, path: str, context: int) -> Run
         device=settings.device,
         dtype=settings.dtype,
         threads=settings.threads,
+        quantize=settings.quantize,
     )
     try:
         factory = RUNNERS.get(name)

@@ -56,6 +56,12 @@ POSITIVE = click.IntRange(min=1)
 @click.option("--state-bind", help="State socket.  [default: next port, or ipc path + -state]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--dtype", default="auto", help="Type of weights and activations.")
+@click.option(
+    "--quantize",
+    type=click.Choice(["none", "w8", "w4"]),
+    default="none",
+    help="What the native runner rounds float weights to as it loads them.",
+)
 @click.option("--runner", default="auto", help="What computes a step: native, torch, scripted.")
 @click.option("--threads", type=COUNT, default=0, help="CPU threads; 0 = all that may be used.")
 @click.option("--max-batch-size", type=POSITIVE, default=32, help="Sequences in one step.")

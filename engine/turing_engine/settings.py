@@ -28,6 +28,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     state_bind: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    quantize: str = "none"
     runner: str = "auto"
     threads: int = 0
     max_batch_size: int = 32

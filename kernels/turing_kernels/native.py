@@ -158,7 +158,7 @@ def load(path: str | None = None) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(file))
     except OSError as error:
-        raise NativeError(f"{file}: {error}") from None
+        raise NativeError(str(error)) from None
     _declare(library)
     version = library.turing_abi_version()
     if version != ABI_VERSION:

@@ -114,6 +114,13 @@ def test_an_unknown_runner_is_named(wire: StillWire, tmp_path: Path) -> None:
         build(EngineSettings(name="e", device="cpu", runner="abacus"), wire, 5)
 
 
+@pytest.mark.parametrize("runner", ["torch", "abacus"])
+def test_quantising_needs_the_native_runner(wire: StillWire, runner: str) -> None:
+    settings = EngineSettings(name="e", device="cpu", runner=runner, quantize="w8")
+    with pytest.raises(TuringError, match=f"--quantize w8 needs the native runner, not {runner}"):
+        build(settings, wire, 5)
+
+
 def test_memory_is_measured() -> None:
     used, total = process_memory()
     assert 1 << 20 < used < total

@@ -70,6 +70,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("device", (ENGINE,), str, "Where the model runs: auto, cpu or cuda."),
     Setting("runner", (ENGINE,), str, "What computes a step: auto, native, torch or scripted."),
+    Setting("quantize", (ENGINE,), str, "Round float weights on load (CPU): none, w8 or w4."),
     Setting("threads", (ENGINE,), int, "CPU threads of each engine; 0 = all that may be used."),
     Setting("max-batch-size", (ENGINE,), int, "Sequences in one step of an engine."),
     Setting("max-context", (ENGINE,), int, "Longest prompt and output in tokens; 0 = the model's."),
