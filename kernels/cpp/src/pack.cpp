@@ -204,6 +204,45 @@ int64_t source_row(int64_t row, int paired_head) {
   return head * paired_head + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
+bool keeps_exactly(Kind kind, Tile tile) {
+  switch (tile) {
+    case Tile::W4: return kind == Kind::Q4_0 || kind == Kind::Q4_1;
+    case Tile::W8: return kind == Kind::Q8_0 || kind == Kind::Q5_0;
+    case Tile::F16: return kind == Kind::F16;
+    case Tile::BF16: return kind == Kind::BF16;
+    default: return true;
+  }
+}
+
+void unpack_row(const Matrix& matrix, int row, int columns, float* out) {
+  const int column = row % kColumnTile;
+  // The helpers that place a column also find it again, so they take the tile as writable.
+  auto* tile = const_cast<uint8_t*>(matrix.data) +
+               static_cast<size_t>(row / kColumnTile) * tile_bytes(matrix.tile, matrix.blocks);
+  const auto half = [&](const uint8_t* place) {
+    return half_to_float(load_as<uint16_t>(place + 2 * column));
+  };
+  for (int k = 0; k < columns; k++) {
+    const int block = k / kBlock, i = k % kBlock;
+    const size_t place = (static_cast<size_t>(k) * kColumnTile + static_cast<size_t>(column));
+    if (matrix.tile == Tile::W4) {
+      const uint8_t* from = w4_block(tile, block);
+      const uint8_t both = from[64 + i % 16 / 4 * 64 + 4 * column + i % 4];
+      const int level = i < 16 ? both & 15 : both >> 4;
+      out[k] = static_cast<float>(level) * half(from) + half(from + 32);
+    } else if (matrix.tile == Tile::W8) {
+      const W8Place from = w8_block(tile, block);
+      const int level = from.quants[i / 4 * 64 + 4 * column + i % 4] - 128;
+      out[k] = static_cast<float>(level) * half(from.steps);
+    } else if (matrix.tile == Tile::F32) {
+      out[k] = load_as<float>(tile + 4 * place);
+    } else {
+      const auto stored = load_as<uint16_t>(tile + 2 * place);
+      out[k] = matrix.tile == Tile::F16 ? half_to_float(stored) : bfloat_to_float(stored);
+    }
+  }
+}
+
 Tile Packer::tile_for(Kind kind, bool w4_allowed) const {
   switch (kind) {
     case Kind::F32:

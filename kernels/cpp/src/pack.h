@@ -18,6 +18,12 @@ enum class Quantize { None, W4, W8 };
 // adjacent (2 i, 2 i + 1) in heads of `paired_head` rows; 0 = the same row.
 int64_t source_row(int64_t row, int paired_head);
 
+// Whether packing a tensor of this kind into such tiles loses nothing.
+bool keeps_exactly(Kind kind, Tile tile);
+
+// Writes the weights of a matrix's row, as its tiles define them, `columns` floats.
+void unpack_row(const Matrix& matrix, int row, int columns, float* out);
+
 // Collects matrices, then packs all of them in parallel into one piece of memory.
 class Packer {
  public:

@@ -4,31 +4,39 @@
 
 namespace turing {
 
+namespace {
+
+// Whether no matrix of the layers is quantised.
+bool stores_floats(const Checkpoint& checkpoint) {
+  for (int i = 0; i < checkpoint.spec().layers; i++) {
+    for (Part part :
+         {Part::Query, Part::Key, Part::Value, Part::Output, Part::Gate, Part::Up, Part::Down}) {
+      if (info(checkpoint.weight(part, i).kind).block > 1) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 Weights::Weights(std::shared_ptr<const Checkpoint> checkpoint, Quantize quantize, bool exact,
                  Pool& pool)
-    : checkpoint_(std::move(checkpoint)), embedding_(&checkpoint_->weight(Part::Embedding)) {
-  const bool floats = stores_floats();
+    : spec_(checkpoint->spec()) {
+  const bool floats = stores_floats(*checkpoint);
   if (exact || (floats && quantize == Quantize::None)) activations_ = Activations::Float;
   // The few float matrices of a quantised file must meet int8 rows too.
   if (!exact && !floats && quantize == Quantize::None) quantize = Quantize::W8;
   Packer packer(quantize, exact);
-  layers_.resize(static_cast<size_t>(spec().layers));
-  for (int i = 0; i < spec().layers; i++) collect(packer, *checkpoint_, i);
-  final_norm_ = vector(checkpoint_->weight(Part::FinalNorm), spec().norm_offset);
-  packer.add_at_least_w8(spec().tied_head ? *embedding_ : checkpoint_->weight(Part::Head), head_);
+  layers_.resize(static_cast<size_t>(spec_.layers));
+  for (int i = 0; i < spec_.layers; i++) collect(packer, *checkpoint, i);
+  final_norm_ = vector(checkpoint->weight(Part::FinalNorm), spec_.norm_offset);
+  const Tensor& embedding = checkpoint->weight(Part::Embedding);
+  packer.add_at_least_w8(spec_.tied_head ? embedding : checkpoint->weight(Part::Head), head_);
   packed_ = packer.pack(pool);
-  checkpoint_->drop_resident();
-}
-
-// Whether no matrix of the layers is quantised.
-bool Weights::stores_floats() const {
-  for (int i = 0; i < spec().layers; i++) {
-    for (Part part :
-         {Part::Query, Part::Key, Part::Value, Part::Output, Part::Gate, Part::Up, Part::Down}) {
-      if (info(checkpoint_->weight(part, i).kind).block > 1) return false;
-    }
-  }
-  return true;
+  if (spec_.tied_head && keeps_exactly(embedding.kind, head_.tile)) return;
+  checkpoint->drop_resident();
+  embedding_ = &embedding;
+  checkpoint_ = std::move(checkpoint);
 }
 
 void Weights::collect(Packer& packer, const Checkpoint& checkpoint, int index) {
@@ -80,6 +88,9 @@ const float* Weights::vector(const Tensor& tensor, float offset, int paired_head
   return vectors_.back().get();
 }
 
-void Weights::embed(int token, float* out) const { embedding_->row_to_float(token, out); }
+void Weights::embed(int token, float* out) const {
+  if (embedding_ == nullptr) return unpack_row(head_, token, spec_.hidden, out);
+  embedding_->row_to_float(token, out);
+}
 
 }  // namespace turing

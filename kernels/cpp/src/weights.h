@@ -28,7 +28,7 @@ class Weights {
 
   // How rows must be represented to meet these weights.
   Activations activations() const { return activations_; }
-  const ModelSpec& spec() const { return checkpoint_->spec(); }
+  const ModelSpec& spec() const { return spec_; }
   const std::vector<Layer>& layers() const { return layers_; }
   const Matrix& head() const { return head_; }
   const float* final_norm() const { return final_norm_; }
@@ -36,12 +36,13 @@ class Weights {
   void embed(int token, float* out) const;
 
  private:
-  bool stores_floats() const;
   void collect(Packer& packer, const Checkpoint& checkpoint, int index);
   const float* vector(const Tensor& tensor, float offset = 0, int paired_head = 0);
 
+  ModelSpec spec_;
+  // Kept only where embeddings are read from the file, because the head's tiles do not hold them.
   std::shared_ptr<const Checkpoint> checkpoint_;
-  const Tensor* embedding_;
+  const Tensor* embedding_ = nullptr;
   std::vector<Layer> layers_;
   Activations activations_ = Activations::Int8;
   Matrix head_{};
