@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
 NATIVE := CMakeLists.txt $(shell find kernels -name CMakeLists.txt -o -name '*.cpp' -o -name '*.hpp' \
-	-o -name '*.h' -o -name '*.cmake')
+	-o -name '*.h' -o -name '*.inl' -o -name '*.cmake')
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
