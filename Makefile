@@ -51,7 +51,7 @@ test-cpp: setup
 	cmake --build build/native
 	ctest --test-dir build/native --output-on-failure --no-tests=error
 
-bench: setup ## regenerate the numbers in bench/results
+bench: setup ## compare servers: make bench ARGS="turing llama-q4_0"
 	$(BIN)/python -m bench $(ARGS)
 
 docs: setup ## regenerate the generated pages of docs/

@@ -236,7 +236,8 @@ class Choice:
         lost, full, begun = failed.code in _LOST, failed.code in _FULL, self._started is not None
         self._losses += lost
         self._refusals += full
-        if self._losses > self._resume.limit or not (lost or full):
+        final = self._fleet.closed or self._losses > self._resume.limit
+        if final or not (lost or full):
             raise error
         if full and not begun and self._refusals > 1:
             raise error

@@ -128,7 +128,7 @@ async def run(settings: GatewaySettings) -> bool:
     await fleet.start()
     try:
         await generator.load()
-        return await serve(app, settings, drain)
+        return await serve(app, settings, drain, engines.interrupt)
     finally:
         await fleet.close()
         pool.close()

@@ -5,8 +5,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from hypercorn.asyncio import serve as run_hypercorn
@@ -28,21 +28,24 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger(__name__)
 
 
-async def serve(app: ASGIApp, settings: GatewaySettings, drain: Drain) -> bool:
+async def serve(
+    app: ASGIApp, settings: GatewaySettings, drain: Drain, interrupt: Callable[[], None]
+) -> bool:
     """Serve ``app`` until SIGTERM, SIGINT or, if so set, the end of the parent process.
 
     The first of them starts ``drain`` and gives running requests ``grace_seconds``; a second signal
-    ends them. Returns whether all could finish. ``OSError`` when the address cannot be bound.
+    cuts that short. ``interrupt`` then has what still runs tell its client so. Returns whether all
+    could finish. ``OSError`` when the address cannot be bound.
     """
     listener = bind(settings.host, settings.port)
     _log.info("listening on %s", url(listener))
     # Hypercorn takes the descriptor over and closes it.
     config = _config(listener.detach())
-    stop = _Stop(settings.grace_seconds, drain)
+    stop = _Stop(settings.grace_seconds, drain, interrupt)
 
     async def stopped() -> None:
         await stop.wait()
-        config.graceful_timeout = CLOSE_S if stop.clean else 0.0
+        config.graceful_timeout = 0.0 if drain.active else CLOSE_S
 
     with stop.watching(parent=settings.exit_with_parent):
         await run_hypercorn(cast(Any, app), config, shutdown_trigger=stopped)
@@ -84,15 +87,16 @@ def _config(descriptor: int) -> Config:
 class _Stop:
     """Waits for the reason to stop, and then for the work to be done."""
 
-    def __init__(self, grace: float, drain: Drain) -> None:
+    def __init__(self, grace: float, drain: Drain, interrupt: Callable[[], None]) -> None:
         self._grace = grace
         self._drain = drain
+        self._interrupt = interrupt
         self._first = asyncio.Event()
         self._second = asyncio.Event()
         self.clean = False
 
     async def wait(self) -> None:
-        """Return when the server may close; ``clean`` tells whether no request is cut off."""
+        """Return when the server may close; ``clean`` tells whether no request was cut off."""
         await self._first.wait()
         self._drain.started = True
         _log.info("stopping; %d requests in flight", self._drain.active)
@@ -101,6 +105,10 @@ class _Stop:
         for end in ends:
             end.cancel()
         self.clean = self._drain.active == 0
+        if not self.clean:
+            self._interrupt()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drain.idle(), CLOSE_S)
 
     @contextmanager
     def watching(self, *, parent: bool) -> Iterator[None]:

@@ -8,11 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from turing_gateway.cli.client import Server
+
+T = TypeVar("T")
 
 PATIENCE_S = 120.0
 """How long anything may take before a test gives up on it; never how long it should take."""
@@ -30,13 +33,14 @@ def free_port() -> int:
     return port
 
 
-def until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-    """Wait until ``holds()``, or fail saying that ``what`` did not come."""
+def until(look: Callable[[], T | None], what: str, seconds: float = PATIENCE_S) -> T:
+    """Return the first ``look()`` that holds, or fail saying that ``what`` did not come."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not (found := look()):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come within {seconds:g} s")
         time.sleep(0.02)
+    return found
 
 
 class Process:

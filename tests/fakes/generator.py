@@ -58,7 +58,13 @@ class FakeGenerator:
         self.calls: list[Call] = []
         self.closed = 0
         self.release = asyncio.Event()
+        self.interrupted = False
         self._models = list(models)
+
+    def interrupt(self) -> None:
+        """End hanging runs as a fleet does that stops."""
+        self.interrupted = True
+        self.release.set()
 
     def models(self) -> list[ModelInfo]:
         """Return what was given."""
@@ -88,6 +94,9 @@ class FakeGenerator:
                 yield event
             if self.hang:
                 await self.release.wait()
+                if self.interrupted:
+                    yield Failure(0, TuringError(Code.DRAINING, "stopping"))
+                    return
                 for choice in range(call.choices):
                     yield finish(choice)
         finally:

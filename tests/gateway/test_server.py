@@ -74,7 +74,8 @@ class Running:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.task = asyncio.ensure_future(serve(gateway.app, gateway.settings, gateway.drain))
+        serving = serve(gateway.app, gateway.settings, gateway.drain, gateway.generator.interrupt)
+        self.task = asyncio.ensure_future(serving)
         self._clients: list[Client] = []
 
     async def client(self) -> Client:
@@ -206,7 +207,7 @@ async def test_a_second_signal_cuts_what_still_runs() -> None:
             await asyncio.sleep(0.001)
         os.kill(os.getpid(), signal.SIGTERM)
         assert not await run.ended()
-        assert b"[DONE]" not in await client.rest()
+        assert b'"code":"draining"' in await client.rest()
         assert run.gateway.generator.closed == 1
 
 
@@ -215,8 +216,14 @@ async def test_the_grace_time_bounds_the_wait() -> None:
         client = await run.client()
         client.ask(stream=True)
         await client.until(b"Hel")
+        plain = await run.client()
+        plain.ask()
+        while run.gateway.drain.active < 2:
+            await asyncio.sleep(0.001)
         os.kill(os.getpid(), signal.SIGTERM)
         assert not await run.ended()
+        assert b'data: {"error":' in await client.rest()
+        assert (await plain.rest()).startswith(b"HTTP/1.1 503")
 
 
 async def test_it_stops_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:

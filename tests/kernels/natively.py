@@ -6,15 +6,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from turing_kernels.native import NativeEngine, Result, Sampling, Step, unavailable
+from turing_kernels.native import NativeEngine, Result, Sampling, Step
 
 Floats = NDArray[np.float32]
-
-needs_native = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-"""Mark of tests that need the library built."""
 
 
 class Part(NamedTuple):

@@ -16,13 +16,10 @@ from kernels.natively import (
     Part,
     logits_behind,
     native_engine,
-    needs_native,
     run_parts,
     sampling,
 )
 from turing_kernels.native import NativeEngine
-
-pytestmark = needs_native
 
 LENGTH = 300
 ENDS = [LENGTH - 3, LENGTH - 2, LENGTH - 1, LENGTH]

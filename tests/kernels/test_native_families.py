@@ -9,10 +9,8 @@ from transformers import Gemma3TextConfig, LlamaConfig
 
 from engine import checkpoints
 from engine.checkpoints import checkpoint, prompt, reference_greedy, reference_logits, write_gguf
-from kernels.natively import Floats, greedy, logits_behind, native_engine, needs_native
+from kernels.natively import Floats, greedy, logits_behind, native_engine
 from turing_kernels.native import NativeError
-
-pytestmark = needs_native
 
 # The biased checkpoint has heads of 24, which have no native kernel; this one has heads of 32.
 checkpoints.CONFIGS["llama-biased-32"] = LlamaConfig(

@@ -10,10 +10,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quants
 from numpy.typing import NDArray
 
 from engine.checkpoints import prompt
-from kernels.natively import Floats, logits_behind, native_engine, needs_native
+from kernels.natively import Floats, logits_behind, native_engine
 from turing_kernels.native import NativeError
-
-pytestmark = needs_native
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD, LAYERS, VOCAB = 256, 512, 4, 2, 64, 2, 300
 KINDS = (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.checkpoints import VOCAB, checkpoint, make_model, prompt
-from kernels.natively import Floats, Part, needs_native, run_parts
+from kernels.natively import Floats, Part, run_parts
 from turing_engine.plan.plan import Chunk, Plan, Sampled, Start
 from turing_engine.run.native import NativeRunner, native_sampling
 from turing_engine.run.runner import RunnerSpec
@@ -19,8 +19,6 @@ from turing_engine.run.sampler import Sampler
 from turing_kernels.native import NativeEngine
 from turing_protocol.codec import unpack, unpack_floats
 from turing_protocol.sampling import Sampling
-
-pytestmark = needs_native
 
 SLOTS = 4
 

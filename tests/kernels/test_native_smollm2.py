@@ -10,10 +10,10 @@ from transformers.models.auto import AutoModelForCausalLM
 
 from bench.quality import WINDOWS, logits_along, windows
 from engine.checkpoints import reference_greedy
-from kernels.natively import greedy, logits_behind, native_engine, needs_native
+from kernels.natively import greedy, logits_behind, native_engine
 from turing_engine.locate import locate
 
-pytestmark = [needs_native, pytest.mark.model]
+pytestmark = pytest.mark.model
 
 GGUF = next(Path(package).parent.glob("*.gguf"))
 

@@ -109,6 +109,13 @@ class Fleet:
         if changing:
             self._spawn(self._keep_discovering(changing))
 
+    def interrupt(self) -> None:
+        """End every stream, also those to come, with ``DRAINING``; nothing is resumed any more."""
+        self.closed = True
+        for rid, stream in self._streams.items():
+            stream.put(_interruption(rid))
+        self._wake()
+
     async def close(self) -> None:
         """Hang up everywhere; open streams fail with ``ENGINE_LOST``."""
         tasks = list(self._tasks)
@@ -143,7 +150,9 @@ class Fleet:
         stream = self._streams[rid] = Stream(engine)
         connection = self._connections.get(engine.endpoint)
         try:
-            if connection is None or connection.view is not engine:
+            if self.closed:
+                stream.put(_interruption(rid))
+            elif connection is None or connection.view is not engine:
                 stream.put(Failed(rid, Code.ENGINE_LOST, f"engine {engine.name} is gone"))
             else:
                 connection.submit(replace(request, rid=rid), pages)
@@ -226,3 +235,7 @@ class Fleet:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _interruption(rid: int) -> Failed:
+    return Failed(rid, Code.DRAINING, "the server stopped before the answer was complete")

@@ -118,6 +118,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close the sockets; open streams fail with ``ENGINE_LOST``."""
+        self.retire()
         self._perform(self.link.disconnected(time.monotonic(), "the gateway closed the link"))
         tasks = list(self._tasks)
         for task in tasks:

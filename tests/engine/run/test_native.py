@@ -8,15 +8,12 @@ import pytest
 
 from engine.checkpoints import checkpoint, prompt, reference_greedy
 from engine.driving import generate
-from kernels.natively import needs_native
 from turing_engine.plan.plan import Chunk, Plan, Start
 from turing_engine.run.native import NativeRunner
 from turing_engine.run.runner import RunnerSpec
 from turing_kernels import native
 from turing_protocol.errors import TuringError
 from turing_protocol.sampling import Sampling
-
-pytestmark = needs_native
 
 
 def make(model: Path, **options: object) -> NativeRunner:

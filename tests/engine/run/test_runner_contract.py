@@ -29,7 +29,6 @@ from turing_engine.run.masks import Masks, make_words
 from turing_engine.run.native import NativeRunner
 from turing_engine.run.runner import Runner, RunnerSpec
 from turing_engine.run.torch_runner import TorchRunner
-from turing_kernels import native
 from turing_protocol.codec import unpack, unpack_floats
 from turing_protocol.errors import TuringError
 from turing_protocol.sampling import Sampling
@@ -56,8 +55,6 @@ def torch_runner(pages: int, kv_bytes: int) -> Runner:
 
 def native_runner(pages: int, kv_bytes: int) -> Runner:
     """Build the native runner on the same checkpoint, in its default number format."""
-    if (reason := native.unavailable()) is not None:
-        pytest.skip(reason)
     folder, _ = checkpoint("llama")
     return NativeRunner(
         RunnerSpec(

@@ -1,5 +1,6 @@
 """The frame of every tool-call parser: states over text that comes in pieces."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 
 from turing_gateway.text.pieces import Kind, Piece, held_back
@@ -11,7 +12,7 @@ State = Callable[[], bool]
 ARGUMENT_KEYS = ("arguments", "parameters")
 
 
-class Scanner:
+class Scanner(ABC):
     """Splits text into the answer and tool calls; a subclass knows one way to write calls.
 
     What may be a call is kept aside until it is known to be one (``_commit``); if it is none, it is
@@ -55,8 +56,9 @@ class Scanner:
         pieces, self._pieces = self._pieces, []
         return pieces
 
+    @abstractmethod
     def _start(self) -> bool:
-        raise NotImplementedError
+        """Be the first ``State``."""
 
     # The cursor
 
