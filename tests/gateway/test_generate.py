@@ -344,6 +344,23 @@ async def test_a_fleet_that_closes_ends_its_streams(make_engine: MakeEngine) -> 
     assert last.error.code == Code.ENGINE_LOST
 
 
+async def test_an_interrupted_fleet_ends_its_streams_and_takes_no_more(
+    make_engine: MakeEngine,
+) -> None:
+    engines = [make_engine(name, step_seconds=0.01).start() for name in ("e0", "e1")]
+    async with generator_of(*engines, resume=Resume(seconds=1000)) as (generator, fleet):
+        work = asyncio.create_task(collect(generator, make_call(max_tokens=4000)))
+        while not any(sequence.output for engine in engines for sequence in engine.running):
+            await asyncio.sleep(0.01)
+        fleet.interrupt()
+        *_, last = await work
+        error = await refusal(generator, make_call())
+        await until(fleet, lambda: not any(engine.running for engine in engines))
+    assert isinstance(last, Failure)
+    assert (last.error.code, error.code) == (Code.DRAINING, Code.DRAINING)
+    assert sum(len(engine.submitted) for engine in engines) == 1
+
+
 async def test_a_stream_is_carried_a_limited_number_of_times(make_engine: MakeEngine) -> None:
     engine = make_engine().start()
     engine.refuse.extend([Code.ENGINE_LOST] * 3)

@@ -48,8 +48,6 @@ class Models:
     async def retrieve(self, request: Request) -> Response:
         """Return one entry, or 404."""
         name = request.path_params["name"]
-        if not name:
-            return await self.list(request)
         return json_response(self._entry(name, self._services.generator.find(name)))
 
     def _entry(self, name: str, info: ModelInfo) -> dict[str, Any]:
