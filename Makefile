@@ -24,9 +24,9 @@ setup: $(STAMP) ## create .venv and install everything into it, native library i
 # Where the usual package index has only CUDA builds of torch, the CPU build comes from TORCH_INDEX.
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq -c constraints.txt torch || \
-		$(BIN)/pip install -qq -c constraints.txt --extra-index-url $(TORCH_INDEX) torch
-	$(BIN)/pip install -qq -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/pip install -c constraints.txt torch || \
+		$(BIN)/pip install -c constraints.txt --extra-index-url $(TORCH_INDEX) torch
+	$(BIN)/pip install -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 serve: setup ## start a server: make serve ARGS="--port 8001"
