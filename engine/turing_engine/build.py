@@ -158,6 +158,7 @@ def _scheduler(settings: EngineSettings, limits: Limits) -> Scheduler:
             max_step_tokens=settings.step_tokens(limits.context),
             chunk=settings.chunk(limits.context),
             context=limits.context,
+            slo_itl=settings.slo_itl_ms / 1000,
         )
     except ValueError as error:
         raise _bad(str(error), None) from None

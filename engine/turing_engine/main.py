@@ -74,6 +74,12 @@ POSITIVE = click.IntRange(min=1)
     help="Prompt tokens of one sequence in one step; 0 = by lane (512, 256, 128), -1 = no limit.",
 )
 @click.option(
+    "--slo-itl-ms",
+    type=click.FloatRange(0, min_open=True),
+    default=50.0,
+    help="Time between tokens that prefill beside interactive streams is cut to keep.",
+)
+@click.option(
     "--max-context",
     type=COUNT,
     default=0,

@@ -35,6 +35,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 1024
     max_step_tokens: int = 2048
     prefill_chunk: int = 0
+    slo_itl_ms: float = 50.0
     max_context: int = 0
     kv_memory: int = 2 << 30
     """Bytes."""

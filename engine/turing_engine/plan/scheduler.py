@@ -12,6 +12,7 @@ import msgspec
 from turing_engine.plan.budget import Budget, pages_for
 from turing_engine.plan.grammar import Grammar, Verdict
 from turing_engine.plan.lanes import PATIENCE, LaneQueue
+from turing_engine.plan.pace import Load, Pace
 from turing_engine.plan.pages import PagePool
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled, Start
 from turing_engine.plan.prefix import PrefixCache
@@ -38,6 +39,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Prefill tokens that one sequence of a lane may add to one step."""
     context: int
     """Longest prompt + output in tokens."""
+    slo_itl: float = float("inf")
+    """Seconds that a step may take while interactive sequences decode; prefill is cut to fit."""
 
     def __post_init__(self) -> None:
         """Check the sizes against each other."""
@@ -48,6 +51,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("max_step_tokens must be at least max_running: every decode must fit")
         if any(self.chunk.get(lane, 0) < 1 for lane in Lane):
             raise ValueError("chunk must give every lane at least 1 token")
+        if not self.slo_itl > 0:
+            raise ValueError("slo_itl must be more than 0")
 
 
 class Progress(msgspec.Struct):
@@ -67,7 +72,10 @@ class _Draft:
         self.left = tokens
         self.chunks: dict[Sequence, Chunk] = {}
         self.starts: list[Start] = []
+        self.load = Load()
         self.prefills = 0
+        self.paced = False
+        """Whether running streams wait for the step, so that its length matters."""
 
     def add(self, sequence: Sequence, size: int) -> None:
         """Let ``sequence`` compute its next ``size`` tokens."""
@@ -78,12 +86,14 @@ class _Draft:
             sequence.slot, start, tokens[start:end], sequence.pages, end == len(tokens)
         )
         self.left -= size
+        self.load.add(start, size)
 
     def drop(self, sequence: Sequence) -> None:
         """Take ``sequence`` out again."""
         chunk = self.chunks.pop(sequence, None)
         if chunk is not None:
             self.left += len(chunk.ids)
+            self.load.add(chunk.start, len(chunk.ids), -1)
 
 
 class Scheduler:
@@ -99,12 +109,15 @@ class Scheduler:
         self._pool = PagePool(config.pages)
         self._cache = PrefixCache(self._pool)
         self._budget = Budget(config.pages, config.context)
+        self._pace = Pace(config.slo_itl)
         self._waiting = LaneQueue()
         self._running: dict[Sequence, None] = {}
         self._slots = list(range(config.max_running - 1, -1, -1))
         self._stops: list[int] = []
         self._started: list[Sequence] = []
         self._open: dict[int, list[Sequence]] = {}
+        self._loads: dict[int, tuple[Load, float]] = {}
+        """What each open plan computes, and when it was made."""
         self._arrivals = 0
         self._steps = 0
         self.preemptions = 0
@@ -204,6 +217,7 @@ class Scheduler:
         plan = Plan(self._steps, list(draft.chunks.values()), draft.starts, self._stops)
         self._stops = []
         self._open[plan.step] = list(draft.chunks)
+        self._loads[plan.step] = draft.load, now
         for sequence in draft.chunks:
             sequence.in_step = True
         return plan
@@ -232,6 +246,8 @@ class Scheduler:
         _check_result(plan, result)
         progress: list[Progress] = []
         sequences = self._open.pop(plan.step)
+        load, began = self._loads.pop(plan.step)
+        self._pace.measured(load, now - began)
         for sequence, chunk, row in zip(sequences, plan.chunks, result.rows, strict=True):
             sequence.in_step = False
             self._commit_pages(sequence, len(chunk.ids))
@@ -244,6 +260,7 @@ class Scheduler:
     def fail(self, plan: Plan, now: float) -> list[Sequence]:
         """End the sequences of a plan that raised; return those that were not aborted before."""
         failed: list[Sequence] = []
+        del self._loads[plan.step]
         for sequence in self._open.pop(plan.step):
             sequence.in_step = False
             if sequence.status is Status.FINISHED:
@@ -271,6 +288,7 @@ class Scheduler:
         for sequence in decodes:
             self._grow_pages(sequence)
             draft.add(sequence, 1)
+        draft.paced = any(sequence.lane is Lane.INTERACTIVE for sequence in decodes)
 
     def _pick_chunks(self, draft: _Draft) -> None:
         begun = [s for s in self._running if not s.in_step and s not in draft.chunks]
@@ -309,10 +327,14 @@ class Scheduler:
         """Return how many tokens of ``sequence`` the step takes.
 
         Chunks end at page boundaries, so that they do not depend on load. Only the first prefill of
-        a step may do otherwise where less than a page is left, so that it always moves on.
+        a step may do otherwise where less than a page is left, so that it always moves on; for the
+        same reason it gets a page also where that takes longer than running streams should wait.
         """
         start = sequence.computed
         size = min(sequence.remaining, self._config.chunk[sequence.lane], draft.left)
+        if draft.paced:
+            fitting = self._pace.fit(draft.load, start, size)
+            size = fitting if draft.prefills else max(fitting, min(size, PAGE))
         if size == sequence.remaining:
             return size
         aligned = (start + size) // PAGE * PAGE - start

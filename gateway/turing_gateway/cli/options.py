@@ -81,6 +81,12 @@ SETTINGS: tuple[Setting, ...] = (
         int,
         "Prompt tokens of one sequence in one step; 0 = by lane, -1 = no limit.",
     ),
+    Setting(
+        "slo-itl-ms",
+        (ENGINE,),
+        click.FloatRange(0, min_open=True),
+        "Time between tokens that prefill beside interactive streams is cut to keep (50).",
+    ),
     Setting("grace-seconds", (GATEWAY,), click.FloatRange(0), "Time to finish streams in.", 30.0),
     Setting("log-level", (ENGINE, GATEWAY), str, "debug, info, warning or error.", "warning"),
 )

@@ -25,6 +25,7 @@ def config(
     max_step_tokens: int = 2048,
     chunk: int | dict[Lane, int] = 10**9,
     context: int = 4096,
+    slo_itl: float = float("inf"),
 ) -> SchedulerConfig:
     """Return sizes for a test; one ``chunk`` for all lanes unless given by lane."""
     caps = dict.fromkeys(Lane, chunk) if isinstance(chunk, int) else chunk
@@ -35,6 +36,7 @@ def config(
         max_step_tokens=max_step_tokens,
         chunk=caps,
         context=context,
+        slo_itl=slo_itl,
     )
 
 
