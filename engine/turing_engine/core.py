@@ -335,7 +335,7 @@ class EngineCore:
             self._refuse(*sequence.owner, TuringError(code, message))
 
     def _refuse(self, gateway: bytes, rid: int, error: TuringError) -> None:
-        if error.code is Code.OVERLOADED:
+        if error.code in (Code.OVERLOADED, Code.SHED):
             self.recorder.shed += 1
         else:
             self.recorder.failed += 1
@@ -400,7 +400,7 @@ class EngineCore:
             self.sessions.open(stream)
             return
         if sequence.finish is None:
-            self.scheduler.add(sequence, self._clock())
+            self._queue(sequence)
         self.sessions.open(stream)
         self._finish_early(sequence)
 
@@ -412,12 +412,16 @@ class EngineCore:
             if error is not None:
                 raise error
             if sequence.finish is None:
-                self.scheduler.add(sequence, self._clock())
+                self._queue(sequence)
         except TuringError as refusal:
             self.sessions.close(sequence.owner)
             self._refuse(*sequence.owner, refusal)
         else:
             self._finish_early(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
+        now = self._clock()
+        self.scheduler.add(sequence, now, self.recorder.tokens_per_s(now))
 
     def _finish_early(self, sequence: Sequence) -> None:
         """End a sequence that came with its whole output."""

@@ -81,7 +81,7 @@ class Recorder:
     """Everything countable of one engine life; owned by the core.
 
     ``requests`` = ``finished`` + ``failed`` + ``shed`` + ``aborted`` + streams that are open.
-    ``failed`` counts every Failed but those of a full queue, which are ``shed``; streams of a lost
+    ``failed`` counts every Failed but those for want of room, which are ``shed``; streams of a lost
     gateway are ``aborted``.
     """
 
@@ -130,6 +130,10 @@ class Recorder:
         """Count the tokens of streams that were aborted or failed."""
         self.aborted_tokens += sum(stream.generated for stream in streams)
 
+    def tokens_per_s(self, now: float) -> float:
+        """Return the output tokens per second of the last seconds."""
+        return self._rate.per_second(now)
+
     def stats(self, now: float, facts: Facts) -> Stats:
         """Return a snapshot; ``seq`` and ``step_age_ms`` are set when it is published."""
         ttft_avg, ttft_p99 = self._ttft.summary(now)
@@ -147,7 +151,7 @@ class Recorder:
             waiting_tokens=facts.waiting_tokens,
             step_ms=self._step_ms,
             step_age_ms=0.0,
-            tokens_per_s=self._rate.per_second(now),
+            tokens_per_s=self.tokens_per_s(now),
             ttft_avg_ms=ttft_avg,
             ttft_p99_ms=ttft_p99,
             itl_avg_ms=itl_avg,

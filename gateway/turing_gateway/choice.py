@@ -9,13 +9,13 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
-from turing_gateway.admission import RETRY_MS
 from turing_gateway.call import Begin, Call, Event, Failure
 from turing_gateway.checks import warnings_of
 from turing_gateway.fleet.fleet import Fleet
 from turing_gateway.fleet.picker import Want, pick
 from turing_gateway.fleet.view import EngineView
 from turing_gateway.text.stream import TextStream
+from turing_protocol.admission import RETRY_MS
 from turing_protocol.codec import pack, unpack
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import (

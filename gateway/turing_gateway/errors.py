@@ -7,11 +7,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Scope
 
+from turing_protocol.admission import RETRY_MS
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
-
-RETRY_MS = 2000
-"""Wait advised with a 429 or 503 when the cause names none."""
 
 _INVALID = "invalid_request_error"
 _OVERLOADED = "overloaded_error"

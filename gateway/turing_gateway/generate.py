@@ -9,7 +9,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from turing_gateway.admission import RETRY_MS, Room, decide, mark, pages_needed
 from turing_gateway.call import Call, Event, Failure
 from turing_gateway.checks import capacity, output_limit, unsupported
 from turing_gateway.choice import RESUME, Choice, Job, Resume, merge
@@ -21,6 +20,7 @@ from turing_gateway.headers import TENANT
 from turing_gateway.text.model import TextModel, text_size
 from turing_gateway.text.pool import TextPool
 from turing_protocol import prefix
+from turing_protocol.admission import RETRY_MS, decide, mark, pages_needed
 from turing_protocol.codec import pack
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.messages import Limits, ModelInfo
@@ -177,8 +177,7 @@ class Generator:
                 Code.NO_ENGINE, "no engine can take the request now", retry_ms=RETRY_MS
             )
         limits = engine.limits
-        room = Room(limits.pages_total, engine.load, engine.waiting, limits.max_waiting)
-        verdict = decide(room, job.call.lane, job.want.pages, job.call.choices)
+        verdict = decide(engine.room(limits), job.call.lane, job.want.pages, job.call.choices)
         if verdict.code is not None:
             raise TuringError(verdict.code, verdict.message, retry_ms=verdict.retry_ms)
 

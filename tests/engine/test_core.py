@@ -1,6 +1,7 @@
 """The step loop, driven turn by turn: what goes in, what every gateway is told, what adds up."""
 
 import pytest
+from msgspec.structs import replace
 
 from engine.rig import EPOCH, GATEWAY, Rig, ends_of, failure_of, ids_of, make_submit
 from turing_engine.core import FAILURES_BROKEN, Exit
@@ -10,6 +11,7 @@ from turing_engine.sessions import LEASE_SECONDS
 from turing_engine.wire import Down, Lost, Reopened
 from turing_protocol.codec import pack, unpack
 from turing_protocol.errors import Code
+from turing_protocol.lanes import Lane
 from turing_protocol.messages import (
     MAJOR,
     MINOR,
@@ -214,6 +216,20 @@ def test_a_full_queue_sheds() -> None:
         assert failed.retry_ms > 0
         rig.finish()
         assert (snapshot(rig).shed, snapshot(rig).failed, snapshot(rig).finished) == (1, 0, 3)
+
+
+def test_the_watermarks_shed_what_can_wait() -> None:
+    with Rig(pages=10) as rig:
+        rig.receive(make_submit(1, max_tokens=500))
+        later = make_submit(2, max_tokens=500)
+        rig.receive(replace(later, lane=Lane.BATCH))
+        rig.receive(replace(later, rid=3, lane=Lane.BACKGROUND, sampling=Sampling(max_tokens=10)))
+        failed = failure_of(rig.events(), 2)
+        assert failed.code is Code.SHED
+        assert failed.retry_ms >= 1000
+        rig.finish()
+        counters = snapshot(rig)
+        assert (counters.shed, counters.failed, counters.finished) == (1, 0, 2)
 
 
 def test_a_deadline_ends_what_has_not_started() -> None:

@@ -18,8 +18,8 @@ class Budget:
         self.reserved = 0
         """Pages that accepted sequences may grow to; more than the pool holds is legal."""
 
-    def reserve(self, limit: int) -> None:
-        """Book a sequence of at most ``limit`` tokens; ``Code.NEVER_FITS`` if it can never run."""
+    def need(self, limit: int) -> int:
+        """Return the pages of ``limit`` tokens; ``Code.NEVER_FITS`` if they can never be had."""
         if limit > self._context:
             raise TuringError(
                 Code.NEVER_FITS,
@@ -34,7 +34,11 @@ class Budget:
                 f"{self._pages * PAGE}",
                 param="max_tokens",
             )
-        self.reserved += pages_for(limit)
+        return pages_for(limit)
+
+    def reserve(self, limit: int) -> None:
+        """Book a sequence of at most ``limit`` tokens; errors as in ``need``."""
+        self.reserved += self.need(limit)
 
     def release(self, limit: int) -> None:
         """Cancel one booking of ``limit`` tokens."""

@@ -17,13 +17,11 @@ from turing_engine.plan.pages import PagePool
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled, Start
 from turing_engine.plan.prefix import PrefixCache
 from turing_engine.plan.sequence import Sequence, Status
+from turing_protocol.admission import Room, decide
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
 from turing_protocol.messages import Reason, TokenLogprobs
 from turing_protocol.prefix import PAGE, page_hashes
-
-RETRY_MS = 2000
-"""What a client is told to wait when the queue is full."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,12 +156,13 @@ class Scheduler:
         """Whether any sequence waits or runs."""
         return bool(self._running) or len(self._waiting) > 0
 
-    def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a new sequence.
+    def add(self, sequence: Sequence, now: float, tokens_per_s: float = 0.0) -> None:
+        """Queue a new sequence; ``tokens_per_s`` is the measured output, 0 where it is not known.
 
         One that has nothing to generate is finished on return (``finish`` is set) and takes part in
         nothing else. Errors: ``NEVER_FITS`` when its whole footprint exceeds the pool or the
-        context, ``OVERLOADED`` with ``retry_ms`` when the queue is full, ``INVALID`` for no tokens.
+        context, ``OVERLOADED`` or ``SHED`` with ``retry_ms`` when its lane has no room now,
+        ``INVALID`` for no tokens.
         """
         if not sequence.tokens:
             raise TuringError(Code.INVALID, "the prompt has no tokens", param="prompt")
@@ -172,12 +171,7 @@ class Scheduler:
             sequence.status = Status.FINISHED
             sequence.started_at = sequence.finished_at = now
             return
-        if len(self._waiting) >= self._config.max_waiting:
-            raise TuringError(
-                Code.OVERLOADED,
-                f"{len(self._waiting)} requests are waiting already; try again later",
-                retry_ms=RETRY_MS,
-            )
+        self._judge(sequence, tokens_per_s)
         self._budget.reserve(sequence.limit)
         self._arrivals += 1
         sequence.order = self._arrivals
@@ -273,6 +267,21 @@ class Scheduler:
     def drain_page_events(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """Return changes of the prefix cache since the last call: (key, parent) stored, removed."""
         return self._cache.drain_events()
+
+    def _judge(self, sequence: Sequence, tokens_per_s: float) -> None:
+        pages = self._budget.need(sequence.limit)
+        room = Room(
+            self._config.pages,
+            self._budget.reserved,
+            len(self._waiting),
+            self._config.max_waiting,
+            self._waiting.tokens,
+            tokens_per_s,
+        )
+        # One that goes on with an answer from elsewhere was admitted already: it may only wait.
+        verdict = decide(room, Lane.INTERACTIVE if sequence.output_len else sequence.lane, pages)
+        if verdict.code is not None:
+            raise TuringError(verdict.code, verdict.message, retry_ms=verdict.retry_ms)
 
     # -- plan -------------------------------------------------------------------------------------
 

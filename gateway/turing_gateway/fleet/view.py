@@ -4,6 +4,7 @@ import enum
 
 import msgspec
 
+from turing_protocol.admission import Room
 from turing_protocol.messages import Limits, ModelInfo, State, Stats
 
 
@@ -84,3 +85,15 @@ class EngineView(msgspec.Struct, kw_only=True, eq=False):
     def waiting(self) -> int:
         """Sequences of all lanes that wait in the engine, as last reported."""
         return sum(self.stats.waiting) if self.stats else 0
+
+    def room(self, limits: Limits) -> Room:
+        """Return what admission is decided on: the last Stats and what was sent since."""
+        stats = self.stats
+        return Room(
+            limits.pages_total,
+            self.load,
+            self.waiting,
+            limits.max_waiting,
+            stats.waiting_tokens if stats else 0,
+            stats.tokens_per_s if stats else 0.0,
+        )

@@ -4,8 +4,9 @@ import pytest
 
 from engine.plan.toy import STOP, Loop, config, decoding, expected, sequence, sizes, slots
 from turing_engine.plan.plan import Result, Sampled
-from turing_engine.plan.scheduler import RETRY_MS, Scheduler, SchedulerConfig
+from turing_engine.plan.scheduler import Scheduler, SchedulerConfig
 from turing_engine.plan.sequence import Status
+from turing_protocol.admission import RETRY_MS
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import CHUNK, Lane
 from turing_protocol.messages import Reason, TokenLogprobs
@@ -57,6 +58,47 @@ def test_full_queue_refuses_and_says_when_to_retry() -> None:
     assert scheduler.reserved_pages == 2
     scheduler.plan(0)
     scheduler.add(sequence(10), 0)
+
+
+def test_what_never_fits_is_told_so_also_when_the_queue_is_full() -> None:
+    scheduler = Scheduler(config(pages=4, max_waiting=1))
+    scheduler.add(sequence(10), 0)
+    with pytest.raises(TuringError) as caught:
+        scheduler.add(sequence(300), 0)
+    assert caught.value.code is Code.NEVER_FITS
+
+
+@pytest.mark.parametrize("lane", [Lane.BATCH, Lane.BACKGROUND])
+@pytest.mark.parametrize(
+    ("pages", "code"), [(10, None), (11, Code.OVERLOADED), (15, Code.OVERLOADED), (16, Code.SHED)]
+)
+def test_the_engine_judges_by_the_watermarks(lane: Lane, pages: int, code: Code | None) -> None:
+    scheduler = Scheduler(config(pages=100, context=10_000))
+    scheduler.add(sequence(79 * 64, 64), 0)
+    request = sequence(pages * 64 - 8, 8, lane=lane)
+    if code is None:
+        scheduler.add(request, 0)
+        assert scheduler.reserved_pages == 90
+        return
+    with pytest.raises(TuringError) as caught:
+        scheduler.add(request, 0, tokens_per_s=64.0)
+    assert caught.value.code is code
+    assert caught.value.retry_ms == (pages - 10) * 1000
+    assert (scheduler.reserved_pages, scheduler.waiting) == (80, (1, 0, 0))
+
+
+def test_interactive_work_waits_above_every_watermark() -> None:
+    scheduler = Scheduler(config(pages=10))
+    scheduler.add(sequence(600), 0)
+    scheduler.add(sequence(600), 0)
+    assert (scheduler.reserved_pages, scheduler.waiting) == (20, (2, 0, 0))
+
+
+def test_an_answer_that_began_elsewhere_is_not_shed() -> None:
+    scheduler = Scheduler(config(pages=10))
+    scheduler.add(sequence(600), 0)
+    scheduler.add(sequence(600, prior=(1,), lane=Lane.BACKGROUND), 0)
+    assert scheduler.waiting == (1, 0, 1)
 
 
 def test_no_tokens_are_refused() -> None:

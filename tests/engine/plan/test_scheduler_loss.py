@@ -17,7 +17,7 @@ def test_short_decode_preempts_the_lowest_lane_then_the_newest() -> None:
     old = sequence(60, 60, world=1)
     background = sequence(40, 60, world=2, lane=Lane.BACKGROUND)
     newest = sequence(40, 60, world=3)
-    decoding(loop, old, background, newest)
+    decoding(loop, background, old, newest)
     loop.until(lambda: loop.scheduler.preemptions == 1)
     assert [s.preemptions for s in (old, background, newest)] == [0, 1, 0]
     loop.until(lambda: loop.scheduler.preemptions == 2)

@@ -139,9 +139,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_refusal(self, request: Sequence, error: TuringError) -> None:
         if error.code is Code.NEVER_FITS:
             assert pages_for(request.limit) > self.sizes.pages
+        elif sum(self.scheduler.waiting) < self.sizes.max_waiting:
+            assert request.lane is not Lane.INTERACTIVE
+            assert request.output_len == 0, "an answer that began is never shed"
+            booked, pages = self.scheduler.reserved_pages, self.sizes.pages
+            after = booked + pages_for(request.limit)
+            assert booked
+            assert after * 100 > 90 * pages
+            assert error.code is (Code.SHED if after * 100 > 95 * pages else Code.OVERLOADED)
         else:
             assert error.code is Code.OVERLOADED
-            assert sum(self.scheduler.waiting) >= self.sizes.max_waiting
 
     @rule(steps=st.integers(1, 40), depth=st.integers(1, DEPTH))
     def run(self, steps: int, depth: int) -> None:

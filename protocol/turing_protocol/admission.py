@@ -1,7 +1,10 @@
-"""The early answer before anything is sent: admit, try again later (429), or shed (503).
+"""One rule for both halves: admit, try again later (429), shed (503), or never (400).
 
-It is cheap and may be a little behind; the engine is the judge of what it takes.
+A gateway asks it before anything is sent, from Stats and what it has sent since, which is cheap and
+may be a little behind; the engine, which keeps the books, asks it again and is the judge. O(1).
 """
+
+from math import ceil
 
 import msgspec
 
@@ -14,15 +17,21 @@ AMPLE = 90
 FULL = 95
 """Percent above which work that can wait is shed."""
 RETRY_MS = 2000
+"""What a client is told to wait where nothing is known of how fast the engine is."""
+RETRY_LEAST_MS = 1000
+RETRY_MOST_MS = 30_000
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What is known of an engine's space; pages count whole footprints."""
+    """What is known of an engine's space and speed; pages count whole footprints."""
 
     pages_total: int
     load: int
     waiting: int
     max_waiting: int
+    waiting_tokens: int = 0
+    tokens_per_s: float = 0.0
+    """Output of the last seconds; 0 is not known."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -58,10 +67,24 @@ def decide(room: Room, lane: Lane, pages: int, count: int = 1) -> Verdict:
             Code.NEVER_FITS, f"the request needs {pages} pages of KV memory; there are {total}"
         )
     if room.waiting >= room.max_waiting:
-        return Verdict(Code.OVERLOADED, f"{room.waiting} requests are waiting already", RETRY_MS)
+        words = f"{room.waiting} requests are waiting already; try again later"
+        return Verdict(Code.OVERLOADED, words, retry_ms(room.waiting_tokens, room.tokens_per_s))
     after = room.load + pages * count
     if lane == Lane.INTERACTIVE or room.load == 0 or after * 100 <= AMPLE * total:
         return ADMIT
     code = Code.OVERLOADED if after * 100 <= FULL * total else Code.SHED
     words = f"KV memory would be {after * 100 / total:.1f} % full; the {lane.name.lower()} lane"
-    return Verdict(code, f"{words} is taken up to {AMPLE} %", RETRY_MS)
+    excess = ceil(after - AMPLE * total / 100) * PAGE
+    wait = retry_ms(excess, room.tokens_per_s)
+    return Verdict(code, f"{words} is taken up to {AMPLE} %", wait)
+
+
+def retry_ms(backlog: int, tokens_per_s: float) -> int:
+    """Return the wait until ``backlog`` tokens are worked off, 1 to 30 s.
+
+    Output is the slow kind of work, so its rate errs on the long side for prompts.
+    """
+    if tokens_per_s <= 0:
+        return RETRY_MS
+    wait = ceil(min(backlog / tokens_per_s * 1000, RETRY_MOST_MS))
+    return max(RETRY_LEAST_MS, wait)

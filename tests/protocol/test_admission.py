@@ -1,10 +1,18 @@
-"""The early answer: admit, 429 or 503."""
+"""The rule of admission: admit, 429, 503 or never."""
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from turing_gateway.admission import ADMIT, RETRY_MS, Room, decide, mark, pages_needed
+from turing_protocol.admission import (
+    ADMIT,
+    RETRY_MS,
+    Room,
+    decide,
+    mark,
+    pages_needed,
+    retry_ms,
+)
 from turing_protocol.errors import Code
 from turing_protocol.lanes import Lane
 
@@ -73,3 +81,28 @@ def test_more_load_never_helps(load: int, more: int, pages: int, lane: Lane) -> 
 def test_the_picker_sees_room_where_admission_does(load: int, pages: int) -> None:
     fits = (load + pages) / 1000 <= mark(Lane.BATCH)
     assert (decide(room(load, total=1000), Lane.BATCH, pages) == ADMIT) == fits
+
+
+@pytest.mark.parametrize(
+    ("backlog", "rate", "wait"),
+    [
+        (10_000, 0.0, 2000),
+        (0, 100.0, 1000),
+        (99, 100.0, 1000),
+        (1000, 300.0, 3334),
+        (10_000, 100.0, 30_000),
+        (10**9, 1e-300, 30_000),
+    ],
+)
+def test_the_wait_is_backlog_over_throughput(backlog: int, rate: float, wait: int) -> None:
+    assert retry_ms(backlog, rate) == wait
+
+
+def test_who_waits_for_pages_waits_for_those_above_the_mark() -> None:
+    busy = Room(10_000, 9_000, 0, 8, tokens_per_s=320.0)
+    assert decide(busy, Lane.BATCH, 25).retry_ms == 25 * 64 * 1000 // 320
+
+
+def test_who_waits_for_a_place_waits_for_the_tokens_before_it() -> None:
+    busy = Room(10_000, 9_000, 8, 8, waiting_tokens=6400, tokens_per_s=640.0)
+    assert decide(busy, Lane.INTERACTIVE, 25).retry_ms == 10_000
