@@ -100,6 +100,8 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = State.READY
+        self.turns = 0
+        """Rounds of the loop, busy or idle; one that stands still hangs."""
         self.sessions = Sessions()
         self.recorder = Recorder(identity.welcome.engine, identity.epoch)
         self._wire = wire
@@ -137,6 +139,7 @@ class EngineCore:
             while not self._over():
                 self.intake()
                 self.turn()
+                self.turns += 1
         except Exception:
             self._log.exception("the step loop failed")
             self.state = State.BROKEN

@@ -26,9 +26,29 @@ from turing_engine.wire import Wire
 from turing_protocol.errors import Code, TuringError
 
 WATCH_SECONDS = 0.5
+HANG_SECONDS = 300.0
+"""How long the step loop may stand still: longer than the longest step of a slow machine."""
 OVERTIME_SECONDS = 5.0
 """How long a step may go on after the end of the drain."""
 _PR_SET_PDEATHSIG = 1
+
+
+class Pulse:
+    """Notices that a count stands still.
+
+    Looks are counted instead of seconds: a process that was stopped as a whole and goes on is well.
+    """
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+        self._last = -1
+        self._same = 0
+
+    def stopped(self, count: int) -> bool:
+        """Take a look; whether the last ``looks`` ones all saw this count before."""
+        self._same = self._same + 1 if count == self._last else 0
+        self._last = count
+        return self._same >= self._looks
 
 
 class EngineProcess:
@@ -44,6 +64,7 @@ class EngineProcess:
         self._parent = os.getppid()
         self._stopping = False
         self._deadline = float("inf")
+        self._pulse = Pulse(round(HANG_SECONDS / WATCH_SECONDS))
 
     def run(self) -> int:
         """Serve until drained (0) or broken (70); what stops the model from loading is raised.
@@ -115,6 +136,9 @@ class EngineProcess:
             if self._core is None:
                 self._leave(Exit.OK)
             self._drain(self._core, 0.0)
+        if self._core is not None and self._pulse.stopped(self._core.turns):
+            self._log.error("the step loop hangs; ending for a fresh start", seconds=HANG_SECONDS)
+            self._leave(Exit.BROKEN)
         if time.monotonic() > self._deadline:
             self._log.error("a step did not end in time")
             self._leave(Exit.BROKEN)

@@ -8,9 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from engine.rig import Peer, ends_of, failure_of, ids_of, make_submit, wait_for
+from turing_engine.core import Exit
+from turing_engine.process import Pulse
 from turing_protocol.errors import Code
 from turing_protocol.messages import Finished, Ping, Pong, Step
 
@@ -99,6 +103,32 @@ def test_a_second_signal_ends_even_a_running_step(engine: Engine) -> None:
         wait_for(lambda: "stopping" in engine.log.read_text())
     engine.process.send_signal(signal.SIGTERM)
     assert engine.end() == 128 + signal.SIGTERM
+
+
+def test_a_loop_that_hangs_ends_the_process_for_a_fresh_start(tmp_path: Path) -> None:
+    code = (
+        "from turing_engine import main, process; process.HANG_SECONDS = 5.0; main.main(["
+        f"'--model', 'scripted:delay_ms=60000', '--bind', 'ipc://{tmp_path}/e'])"
+    )
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=file, stderr=file)
+    try:
+        with Peer(f"ipc://{tmp_path}/e") as peer:
+            peer.send(make_submit(1, epoch=peer.greet().epoch))
+            assert process.wait(timeout=50) == Exit.BROKEN
+    finally:
+        process.kill()
+        process.wait()
+    assert "the step loop hangs" in log.read_text()
+
+
+@given(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 5))
+def test_a_pulse_stops_when_as_many_looks_saw_nothing_new(counts: list[int], looks: int) -> None:
+    pulse = Pulse(looks)
+    for index, count in enumerate(counts):
+        before = counts[max(0, index - looks) : index]
+        assert pulse.stopped(count) == (len(before) == looks and set(before) == {count})
 
 
 def test_ends_with_its_parent(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ class Link:
 
     def __init__(self, endpoint: str, gateway: str, *, silence: float = SILENCE) -> None:
         self.view = EngineView(endpoint=endpoint)
+        self.unanswered = False
+        """Whether the last loss is only that the engine did not greet: it may still be loading."""
         self._gateway = gateway
         self._silence = silence
         self._open: dict[int, int] = {}
@@ -117,7 +119,9 @@ class Link:
         if view.state == LinkState.LOST:
             return self._dial(now)
         if view.state == LinkState.GREETING and now - self._since > WELCOME_TIMEOUT:
-            return self._lose(now, f"no Welcome for {WELCOME_TIMEOUT:g} s")
+            lost = self._lose(now, f"no Welcome for {WELCOME_TIMEOUT:g} s")
+            self.unanswered = True
+            return lost
         if not view.alive:
             return []
         if now - view.heard > self._silence:
@@ -236,6 +240,7 @@ class Link:
 
     def _lose(self, now: float, why: str) -> list[Action]:
         self.view.why = why
+        self.unanswered = False
         self._redial_at = now + self._backoff
         self._backoff = max(self._backoff, min(self._backoff * 2, BACKOFF_MOST))
         self._enter(now, LinkState.LOST)

@@ -171,7 +171,7 @@ class Connection:
         seen = (view.state, view.ready, view.epoch)
         if seen != self._seen:
             self._seen = seen
-            if view.state == LinkState.LOST and not view.leaving:
+            if view.state == LinkState.LOST and not (view.leaving or self.link.unanswered):
                 log.warning("engine %s lost: %s", view.name or view.endpoint, view.why)
             else:
                 log.info("engine %s %s", view.name or view.endpoint, view.state.name.lower())

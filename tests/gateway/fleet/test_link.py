@@ -179,7 +179,13 @@ def test_no_welcome_is_a_loss() -> None:
     link = Link("tcp://host:5555", "gw")
     link.tick(0.0)
     link.connected(0.0)
+    assert not link.unanswered
     assert link.tick(WELCOME_TIMEOUT + 1) == [Hangup()]
+    assert link.unanswered, "it may be loading: no reason to warn"
+    link.tick(WELCOME_TIMEOUT + 10)
+    link.connected(WELCOME_TIMEOUT + 10)
+    link.received(WELCOME_TIMEOUT + 10, Refused(Code.VERSION, "no"))
+    assert not link.unanswered
 
 
 def test_refusals_wait_long_and_say_why() -> None:
