@@ -1,6 +1,6 @@
 """The protocol-neutral request and reply that every API front and parser meets."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -202,6 +202,33 @@ class Failure(msgspec.Struct, frozen=True):
 
     choice: int
     error: TuringError
+
+
+Outlook = Literal["admit", "wait", "429", "503", "never"]
+"""``wait`` is admitted to the engine's queue; a number is the status of the refusal."""
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of a call that came now; nothing is booked for it."""
+
+    verdict: Outlook
+    reason: str = ""
+    """Why it is not simply admitted."""
+    retry_after_ms: int = 0
+    engine: str = ""
+    prompt_tokens: int
+    max_tokens: int | None = None
+    """Output tokens that would be booked for each choice."""
+    pages: int | None = None
+    """Pages of KV memory that all choices would be booked with."""
+    pages_booked: int | None = None
+    """Pages that are booked on the engine already."""
+    pages_total: int | None = None
+    queue_ahead: int | None = None
+    """Sequences that wait on the engine."""
+    expected_ttft_ms: float | None = None
+    """Mean time to the first token of the engine's last minute, its queue included; ``None``
+    where it answered nothing."""
 
 
 Event = Begin | TextDelta | ThinkDelta | ToolDelta | Finish | Failure

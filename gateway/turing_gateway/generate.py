@@ -9,13 +9,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from turing_gateway.call import Call, Event, Failure
+from turing_gateway.call import Call, Event, Failure, Forecast
 from turing_gateway.checks import capacity, output_limit, unsupported
 from turing_gateway.choice import RESUME, Choice, Job, Resume, merge
 from turing_gateway.fleet.assets import AssetSet
 from turing_gateway.fleet.fleet import Fleet
 from turing_gateway.fleet.picker import Want
 from turing_gateway.fleet.view import EngineView
+from turing_gateway.forecast import forecast
 from turing_gateway.headers import TENANT
 from turing_gateway.text.model import TextModel, text_size
 from turing_gateway.text.pool import TextPool
@@ -128,8 +129,33 @@ class Generator:
             async for event in events:
                 yield event
 
+    async def forecast(self, call: Call) -> Forecast:
+        """Return what ``run`` would do with ``call`` now; what is wrong with it is raised."""
+        try:
+            job, _, ids = await self._job(call)
+        except TuringError as error:
+            if error.code is not Code.CONTEXT_TOO_LONG:
+                raise
+            ids = await self.render(call)
+            return Forecast(verdict="never", reason=error.message, prompt_tokens=len(ids))
+        engine, limits = self._engine(job)
+        room = engine.room(limits)
+        return forecast(room, engine, job, len(ids))
+
     async def _prepare(self, call: Call) -> list[Choice]:
         """Return the choices of a call that was checked and admitted as a whole."""
+        job, text, ids = await self._job(call)
+        engine, limits = self._engine(job)
+        verdict = decide(engine.room(limits), job.call.lane, job.want.pages, job.call.choices)
+        if verdict.code is not None:
+            raise TuringError(verdict.code, verdict.message, retry_ms=verdict.retry_ms)
+        return [
+            Choice(self._fleet, job, text.stream(job.call, index, prompt=ids), index, self._resume)
+            for index in range(job.call.choices)
+        ]
+
+    async def _job(self, call: Call) -> tuple[Job, TextModel, list[int]]:
+        """Return what to submit for a call, its model's text side and its prompt ids."""
         if call.choices < 1:
             raise TuringError(Code.INVALID, "n must be at least 1", param="n")
         info = self.find(call.model)
@@ -139,12 +165,7 @@ class Generator:
         call = text.constrained(call, ids)
         sampling = _sampling(call, ids, info, self._able(call, info))
         want = _want(call, ids, info, adapter, len(ids) + sampling.max_tokens)
-        job = Job(call, sampling, pack(ids), want, lambda view: _applies(call, view))
-        self._admit(job)
-        return [
-            Choice(self._fleet, job, text.stream(call, index, prompt=ids), index, self._resume)
-            for index in range(call.choices)
-        ]
+        return Job(call, sampling, pack(ids), want, lambda view: _applies(call, view)), text, ids
 
     async def _render(self, call: Call, text: TextModel) -> list[int]:
         return await self._pool.run(text_size(call), partial(text.render, call))
@@ -170,16 +191,13 @@ class Generator:
             raise refusals[0]
         return able
 
-    def _admit(self, job: Job) -> None:
+    def _engine(self, job: Job) -> tuple[EngineView, Limits]:
         engine = job.choose(self._fleet.views, frozenset())
         if engine is None or engine.limits is None:
             raise TuringError(
                 Code.NO_ENGINE, "no engine can take the request now", retry_ms=RETRY_MS
             )
-        limits = engine.limits
-        verdict = decide(engine.room(limits), job.call.lane, job.want.pages, job.call.choices)
-        if verdict.code is not None:
-            raise TuringError(verdict.code, verdict.message, retry_ms=verdict.retry_ms)
+        return engine, engine.limits
 
     async def _text(self, info: ModelInfo) -> TextModel:
         """Return the text side of a model, loaded once for the same files."""

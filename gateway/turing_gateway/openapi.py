@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.routing import Route
 
+from turing_gateway.call import Forecast
 from turing_gateway.errors import error_body
 from turing_gateway.fronts import (
     anthropic_reply,
@@ -27,6 +28,7 @@ from turing_gateway.middleware import OPEN_PATHS
 Json = dict[str, Any]
 
 BODIES: dict[str, type[msgspec.Struct]] = {
+    "/v1/admission/check": openai_types.ChatBody,
     "/v1/chat/completions": openai_types.ChatBody,
     "/v1/chat/completions/render": openai_types.ChatBody,
     "/v1/completions": openai_types.TextBody,
@@ -49,6 +51,7 @@ BODIES: dict[str, type[msgspec.Struct]] = {
 """Path → the JSON body that it takes."""
 
 ANSWERS: dict[str, type[msgspec.Struct]] = {
+    "/v1/admission/check": Forecast,
     "/v1/messages": anthropic_reply.Reply,
     "/v1/responses": responses_events.Reply,
 }

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from fakes.wire import ASSETS, LIMITS, MODEL, make_stats
 from turing_gateway.app import build_app
-from turing_gateway.call import Begin, Call, Event, Failure, Finish, TextDelta
+from turing_gateway.call import Begin, Call, Event, Failure, Finish, Forecast, TextDelta
 from turing_gateway.drain import Drain
 from turing_gateway.fleet.view import EngineView, LinkState
 from turing_gateway.fronts.base import Events
@@ -85,6 +85,11 @@ class FakeGenerator:
         if text is None:
             text = "".join(f"{m.role}:{m.content}\n" for m in call.messages)
         return [ord(character) for character in text]
+
+    async def forecast(self, call: Call) -> Forecast:
+        """Admit everything."""
+        self.calls.append(call)
+        return Forecast(verdict="admit", prompt_tokens=len(await self.render(call)))
 
     async def run(self, call: Call) -> Events:
         """Yield the script; an exception in it is raised."""

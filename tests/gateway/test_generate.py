@@ -435,6 +435,45 @@ async def test_memory_above_the_marks_is_answered_early(
         assert engine.submitted == []
 
 
+@pytest.mark.parametrize(
+    ("reserved", "fields", "verdict"),
+    [
+        (0, {}, "admit"),
+        (899, {"lane": Lane.BATCH}, "admit"),
+        (900, {"lane": Lane.BATCH}, "429"),
+        (950, {"lane": Lane.BACKGROUND}, "503"),
+        (1000, {}, "wait"),
+        (0, {"choices": 65}, "wait"),
+        (0, {"max_tokens": 5000}, "never"),
+    ],
+)
+async def test_a_forecast_says_what_would_become_of_a_call_and_books_nothing(
+    make_engine: MakeEngine, reserved: int, fields: dict[str, Any], verdict: str
+) -> None:
+    engine = make_engine()
+    engine.reserved_elsewhere = reserved
+    engine.start()
+    async with generator_of(engine) as (generator, fleet):
+        await until(fleet, lambda: fleet.views[0].load == reserved)
+        found = await generator.forecast(make_call(**fields))
+        assert (found.verdict, found.prompt_tokens) == (verdict, 5)
+        assert bool(found.reason) == (verdict != "admit")
+        assert bool(found.retry_after_ms) == (verdict in ("429", "503"))
+        if verdict != "never":
+            choices = fields.get("choices", 1)
+            assert (found.pages, found.pages_booked) == (choices, reserved)
+            assert (found.pages_total, found.queue_ahead, found.engine) == (1000, 0, "e0")
+        assert fleet.views[0].load == reserved
+    assert engine.submitted == []
+
+
+async def test_a_forecast_refuses_what_is_wrong_with_a_call(make_engine: MakeEngine) -> None:
+    async with generator_of(make_engine().start()) as (generator, _):
+        with pytest.raises(TuringError) as caught:
+            await generator.forecast(make_call(model="other"))
+    assert caught.value.code is Code.MODEL_NOT_FOUND
+
+
 async def test_controls_go_to_engines_that_have_them(make_engine: MakeEngine) -> None:
     rich = Limits(4096, 1000, 64, 256, sparsity_levels=(0.25,), max_draft_tokens=4)
     engines = make_engine("e0").start(), make_engine("e1", limits=rich).start()

@@ -137,7 +137,8 @@ def test_controls_are_headers_of_what_generates_and_renders() -> None:
     }
     generating = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
     rendering = {f"{path}/render" for path in generating} | {"/v1/messages/count_tokens"}
-    assert with_controls == generating | rendering | {"/api/chat", "/api/generate"}
+    dry = {"/v1/admission/check"}
+    assert with_controls == generating | rendering | dry | {"/api/chat", "/api/generate"}
     assert set(document["components"]["parameters"]) == set(REQUEST_HEADERS.values())
     assert set(REQUEST_HEADERS) == set(ControlsBody.__struct_fields__)
 

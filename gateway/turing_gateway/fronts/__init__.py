@@ -6,6 +6,7 @@ from turing_protocol.registry import Registry
 FRONTS: Registry[Front] = Registry("fronts")
 """Every front by name; each is made with one ``Services``."""
 
+FRONTS.add_path("admission", "turing_gateway.fronts.admission:Admission")
 FRONTS.add_path("anthropic", "turing_gateway.fronts.anthropic:Anthropic")
 FRONTS.add_path("health", "turing_gateway.fronts.health:Health")
 FRONTS.add_path("models", "turing_gateway.fronts.models:Models")

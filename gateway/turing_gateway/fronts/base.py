@@ -7,7 +7,7 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.routing import Route
 
-from turing_gateway.call import Call, Event
+from turing_gateway.call import Call, Event, Forecast
 from turing_gateway.headers import Controls, ControlsBody, merged, read_headers
 from turing_gateway.modelref import ModelRef, parse_model_ref
 from turing_protocol.errors import Code, TuringError
@@ -27,6 +27,9 @@ class Generator(Protocol):
 
     async def render(self, call: Call) -> list[int]:
         """Return the exact prompt ids that ``call`` would prefill."""
+
+    async def forecast(self, call: Call) -> Forecast:
+        """Return what would become of ``call`` if it came now."""
 
     def run(self, call: Call) -> Events:
         """Yield the events of every choice of ``call``; closing the generator aborts it.
