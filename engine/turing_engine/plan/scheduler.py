@@ -10,6 +10,7 @@ from math import isfinite
 import msgspec
 
 from turing_engine.plan.budget import Budget, pages_for
+from turing_engine.plan.gate import Gate
 from turing_engine.plan.grammar import Grammar, Verdict
 from turing_engine.plan.lanes import PATIENCE, LaneQueue
 from turing_engine.plan.pace import Load, Pace
@@ -108,6 +109,7 @@ class Scheduler:
         self._cache = PrefixCache(self._pool)
         self._budget = Budget(config.pages, config.context)
         self._pace = Pace(config.slo_itl)
+        self._gate = Gate(config.slo_itl)
         self._waiting = LaneQueue()
         self._running: dict[Sequence, None] = {}
         self._slots = list(range(config.max_running - 1, -1, -1))
@@ -309,6 +311,8 @@ class Scheduler:
 
     def _start_waiting(self, draft: _Draft, now: float) -> None:
         while draft.left and (sequence := self._waiting.first(now)) is not None:
+            if draft.paced and sequence.level is not Lane.INTERACTIVE and not self._gate.open(now):
+                return
             self._acquire_prefix(sequence)
             size = self._chunk_size(sequence, draft)
             if not size or not self._preempt_if_short(sequence, draft, now):
@@ -414,6 +418,10 @@ class Scheduler:
                 break
         if not sequence.first_token_at and not sequence.retries:
             sequence.first_token_at = now
+        elif sequence.lane is Lane.INTERACTIVE and progress.ids:
+            self._gate.add(now, (now - sequence.last_token_at) / len(progress.ids))
+        if progress.ids:
+            sequence.last_token_at = now
         if sequence.finish is not None or progress.failure:
             self._end(sequence, now)
         return progress

@@ -62,6 +62,7 @@ class Sequence(msgspec.Struct, kw_only=True, eq=False):
     """Why the sequence ended; ``None`` also when it was aborted or failed."""
     started_at: float = 0.0
     first_token_at: float = 0.0
+    last_token_at: float = 0.0
     finished_at: float = 0.0
 
     order: int = 0
