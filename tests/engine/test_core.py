@@ -21,6 +21,7 @@ from turing_protocol.messages import (
     Done,
     Drain,
     DropAdapter,
+    Failed,
     Fetch,
     Finished,
     Hello,
@@ -230,6 +231,23 @@ def test_the_watermarks_shed_what_can_wait() -> None:
         rig.finish()
         counters = snapshot(rig)
         assert (counters.shed, counters.failed, counters.finished) == (1, 0, 2)
+
+
+def test_a_flood_is_shed_or_served_and_every_request_is_told() -> None:
+    with Rig(pages=32, max_running=4, max_waiting=8) as rig:
+        for rid in range(2000):
+            rig.receive(replace(make_submit(rid, max_tokens=70), lane=Lane(rid % 3)))
+            assert sum(rig.scheduler.waiting) <= 8
+        rig.finish()
+        ends = ends_of(rig.events())
+        assert set(ends) == set(range(2000))
+        shed = [end for end in ends.values() if isinstance(end, Failed)]
+        assert {end.code for end in shed} <= {Code.OVERLOADED, Code.SHED}
+        assert all(end.retry_ms >= 1000 for end in shed)
+        counters = snapshot(rig)
+        assert (counters.shed, counters.finished) == (len(shed), 2000 - len(shed))
+        assert counters.finished >= 8
+        assert rig.scheduler.reserved_pages == rig.scheduler.pages_used == 0
 
 
 def test_a_deadline_ends_what_has_not_started() -> None:
