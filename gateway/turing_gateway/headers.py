@@ -35,6 +35,9 @@ REQUEST_HEADERS = {
 """Field of ``ControlsBody`` → the header that says the same."""
 RESPONSE_HEADERS = (LANE, SPARSITY, SVD_KV, DRAFT_TOKENS, KV_UTILIZATION, QUEUE_DEPTH)
 
+_PREFIX = "x-turing-"
+_KNOWN = {name.lower(): name for name in REQUEST_HEADERS.values()}
+
 MAX_SPARSITY = 0.75
 MAX_DRAFT_TOKENS = 64
 
@@ -65,7 +68,14 @@ class Controls(msgspec.Struct, frozen=True):
 
 
 def read_headers(headers: Mapping[str, str]) -> Controls:
-    """Return the controls in ``headers``; a malformed one is ``Code.INVALID`` naming the header."""
+    """Return the controls in ``headers``.
+
+    One that is malformed, or unknown and so perhaps misspelt, is ``Code.INVALID`` naming it.
+    """
+    for name in headers:
+        if name.lower().startswith(_PREFIX) and name.lower() not in _KNOWN:
+            words = f"{name} is not a header of this server; there are {', '.join(_KNOWN.values())}"
+            raise TuringError(Code.INVALID, words, param=name)
     lane = headers.get(LANE)
     return Controls(
         lane=Lane.INTERACTIVE if lane is None else parse_lane(lane, param=LANE),

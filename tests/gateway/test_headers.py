@@ -62,6 +62,8 @@ def test_strictness_may_be_switched_off() -> None:
         ("X-Turing-Tenant-ID", "a%2f..%2fb"),
         ("X-Turing-Tenant-ID", "a\x00b"),
         ("X-Turing-Tenant-ID", "a" * 129),
+        ("X-Turing-Sparsty", "0.5"),
+        ("X-Turing-Queue-Depth", "1"),
     ],
 )
 def test_a_malformed_header_is_named(name: str, value: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from turing_gateway.call import (
     Begin,
@@ -23,6 +23,7 @@ from turing_gateway.call import (
 from turing_gateway.errors import anthropic_error
 from turing_gateway.fronts.anthropic_types import TextBlock, ThinkingBlock, ToolUseBlock
 from turing_gateway.fronts.base import Events
+from turing_gateway.fronts.collect import warned
 from turing_protocol.errors import TuringError
 
 SIGNATURE = "turing"
@@ -52,6 +53,7 @@ class Reply(Struct, tag_field="type", tag="message", kw_only=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: Usage
+    turing: dict[str, list[str]] | UnsetType = UNSET
 
 
 class TextPiece(Struct, tag_field="type", tag="text_delta"):
@@ -119,6 +121,7 @@ class MessageDelta(Struct, tag_field="type", tag="message_delta"):
 
     delta: Ending
     usage: Usage
+    turing: dict[str, list[str]] | UnsetType = UNSET
 
 
 class MessageStop(Struct, tag_field="type", tag="message_stop"):
@@ -197,7 +200,9 @@ class Blocks:
 
     def _end(self, finish: Finish) -> MessageDelta:
         usage = _usage(finish, output=finish.output_tokens)
-        return MessageDelta(Ending(self._reason(finish), finish.stop), usage)
+        return MessageDelta(
+            Ending(self._reason(finish), finish.stop), usage, **warned(finish.warnings)
+        )
 
     def _reason(self, finish: Finish) -> str:
         if finish.stop is not None:
@@ -245,10 +250,11 @@ class Gathered:
                     self._piece(piece)
                 case BlockStop():
                     self._fill()
-                case MessageDelta(ending, usage):
+                case MessageDelta(ending, usage, notes):
                     self.message.stop_reason = ending.stop_reason
                     self.message.stop_sequence = ending.stop_sequence
                     self.message.usage = usage
+                    self.message.turing = notes
                 case MessageStop():
                     pass
 

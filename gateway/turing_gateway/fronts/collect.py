@@ -1,7 +1,7 @@
 """Events of one or several calls, gathered for an answer or merged for a stream."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -74,6 +74,12 @@ class Answer:
         self.calls[event.index] = msgspec.structs.replace(
             before, arguments=before.arguments + event.arguments
         )
+
+
+def warned(warnings: Iterable[str]) -> dict[str, Any]:
+    """Return the field that lists why an answer may not be what was asked for, if anything does."""
+    lines = list(dict.fromkeys(warnings))
+    return {"turing": {"warnings": lines}} if lines else {}
 
 
 class Usage:

@@ -21,7 +21,7 @@ from turing_gateway.call import (
 )
 from turing_gateway.errors import ollama_error
 from turing_gateway.fronts.base import Events
-from turing_gateway.fronts.collect import Answer
+from turing_gateway.fronts.collect import Answer, warned
 from turing_gateway.fronts.openai_reply import LOWEST, token_text
 from turing_protocol.errors import TuringError
 
@@ -110,9 +110,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             *finish.warnings,
             *[f"tool_calls: {cut} cut off and left out"] * bool(cut),
         ]
-        if notes:
-            fields["turing"] = {"warnings": notes}
-        return fields
+        return fields | warned(notes)
 
 
 class Stream:

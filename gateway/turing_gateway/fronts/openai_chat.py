@@ -20,7 +20,7 @@ from turing_gateway.call import (
     ToolDelta,
 )
 from turing_gateway.fronts.base import Services, read_controls
-from turing_gateway.fronts.collect import Answer, Usage, collect, first_event
+from turing_gateway.fronts.collect import Answer, Usage, collect, first_event, warned
 from turing_gateway.fronts.openai_call import chat_call, refuse_chat_options, refuse_unserved
 from turing_gateway.fronts.openai_reply import (
     NULL,
@@ -32,7 +32,6 @@ from turing_gateway.fronts.openai_reply import (
     field,
     identity,
     sse,
-    warned,
 )
 from turing_gateway.fronts.openai_types import ChatBody, NamedChoice
 from turing_gateway.headers import effective_headers

@@ -2,7 +2,7 @@
 
 import codecs
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from turing_gateway.call import Begin, Call, Event, Finish, TokenInfo
 from turing_gateway.errors import envelope
 from turing_gateway.fronts.base import Events
-from turing_gateway.fronts.collect import Usage, written
+from turing_gateway.fronts.collect import Usage, warned, written
 from turing_gateway.fronts.openai_types import SamplingBody, StreamOptions
 from turing_protocol.errors import TuringError
 
@@ -103,12 +103,6 @@ class Chunks:
 def field(name: str, value: Any) -> bytes:
     """Return one more field of a JSON object, with its comma."""
     return f',"{name}":'.encode() + encode(value)
-
-
-def warned(warnings: Iterable[str]) -> dict[str, Any]:
-    """Return the field that lists why an answer may not be what was asked for, if anything does."""
-    lines = list(dict.fromkeys(warnings))
-    return {"turing": {"warnings": lines}} if lines else {}
 
 
 def ending(finish: Finish) -> bytes:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from turing_gateway.call import Begin, Call, Event, Failure, Finish, TextDelta, TokenInfo
 from turing_gateway.fronts.base import Events, Services, read_controls
-from turing_gateway.fronts.collect import Answer, Usage, collect, fan_out, first_event
+from turing_gateway.fronts.collect import Answer, Usage, collect, fan_out, first_event, warned
 from turing_gateway.fronts.openai_call import refuse_unserved, text_calls
 from turing_gateway.fronts.openai_reply import (
     NULL,
@@ -22,7 +22,6 @@ from turing_gateway.fronts.openai_reply import (
     field,
     identity,
     sse,
-    warned,
 )
 from turing_gateway.fronts.openai_types import TextBody
 from turing_gateway.headers import effective_headers

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from turing_gateway.fronts.responses_types import OutputText, ReasoningText
 
@@ -103,6 +103,7 @@ class Reply(Struct, kw_only=True):
     truncation: str = "disabled"
     usage: Usage | None = None
     metadata: dict[str, str]
+    turing: dict[str, list[str]] | UnsetType = UNSET
 
 
 class Sent(Struct, tag_field="type", kw_only=True):

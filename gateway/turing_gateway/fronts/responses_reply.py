@@ -24,6 +24,7 @@ from turing_gateway.call import (
     ToolDelta,
 )
 from turing_gateway.fronts.base import Events
+from turing_gateway.fronts.collect import warned
 from turing_gateway.fronts.openai_reply import chat_logprobs
 from turing_gateway.fronts.responses_events import (
     ArgumentsDone,
@@ -174,6 +175,7 @@ class Items:
             completed_at=None if cut else int(time.time()),
             incomplete_details=Incomplete() if cut else None,
             usage=_usage(finish),
+            **warned(finish.warnings),
         )
         last = CutOff if cut else Completed
         return [*sent, last(response=self.response)]

@@ -105,9 +105,26 @@ def test_warnings_are_in_the_answer_and_in_the_last_chunk() -> None:
         assert chunks[-1]["choices"][0]["finish_reason"]
 
 
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]},
+    "/v1/responses": {"input": "Hello"},
+}
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_warnings_come_once_in_answers_made_of_events(path: str) -> None:
+    asked = {"model": "fake", **ASKED[path]}
+    assert Gateway(warned).post(path, asked).json()["turing"] == {"warnings": ["one", "two"]}
+    stream = Gateway(warned).post(path, asked | {"stream": True}).text
+    assert stream.count('"turing":{"warnings":["one","two"]}') == 1
+    assert stream.count('"turing"') == 1
+
+
 def test_without_warnings_nothing_is_said() -> None:
     assert "turing" not in Gateway().chat().json()
     assert '"turing"' not in Gateway().chat(stream=True).text
+    for path, asked in ASKED.items():
+        assert '"turing"' not in Gateway().post(path, asked | {"model": "fake"}).text
 
 
 def test_strict_reaches_the_call() -> None:
