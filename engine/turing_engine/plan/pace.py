@@ -17,7 +17,7 @@ FORGET = 0.98
 """Weight of a step against the next one: about the last 50 steps count."""
 FADED = 1e-100
 """Evidence below this is too old to be told from rounding: its price stays as it is."""
-SWEEPS = 8
+SWEEPS = 2
 """Rounds of descent per measured step; the fit goes on where the last one ended."""
 
 
