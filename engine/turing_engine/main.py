@@ -77,7 +77,7 @@ POSITIVE = click.IntRange(min=1)
     "--slo-itl-ms",
     type=click.FloatRange(0, min_open=True),
     default=50.0,
-    help="Time between tokens that prefill beside interactive streams is cut to keep.",
+    help="Time between interactive tokens; to keep it prefill is cut and other lanes wait.",
 )
 @click.option(
     "--max-context",

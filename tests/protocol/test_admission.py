@@ -23,7 +23,9 @@ def room(load: int, *, total: int = 10_000, waiting: int = 0) -> Room:
     return Room(pages_total=total, load=load, waiting=waiting, max_waiting=8)
 
 
-@pytest.mark.parametrize(("tokens", "pages"), [(1, 1), (64, 1), (65, 2), (128, 2), (129, 3)])
+@pytest.mark.parametrize(
+    ("tokens", "pages"), [(1, 1), (63, 1), (64, 1), (65, 2), (128, 2), (129, 3)]
+)
 def test_pages_are_filled_or_begun(tokens: int, pages: int) -> None:
     assert pages_needed(tokens) == pages
 

@@ -1,12 +1,8 @@
 """How many pages a request may come to need, and how many are promised in all."""
 
+from turing_protocol.admission import pages_needed
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.prefix import PAGE
-
-
-def pages_for(tokens: int) -> int:
-    """Return the number of pages that ``tokens`` tokens fill or begin."""
-    return -(-tokens // PAGE)
 
 
 class Budget:
@@ -27,14 +23,14 @@ class Budget:
                 f"{self._context}",
                 param="max_tokens",
             )
-        if pages_for(limit) > self._pages:
+        if pages_needed(limit) > self._pages:
             raise TuringError(
                 Code.NEVER_FITS,
                 f"prompt and max_tokens are {limit} tokens; this engine's KV memory holds "
                 f"{self._pages * PAGE}",
                 param="max_tokens",
             )
-        return pages_for(limit)
+        return pages_needed(limit)
 
     def reserve(self, limit: int) -> None:
         """Book a sequence of at most ``limit`` tokens; errors as in ``need``."""
@@ -42,4 +38,4 @@ class Budget:
 
     def release(self, limit: int) -> None:
         """Cancel one booking of ``limit`` tokens."""
-        self.reserved -= pages_for(limit)
+        self.reserved -= pages_needed(limit)

@@ -9,7 +9,7 @@ from math import isfinite
 
 import msgspec
 
-from turing_engine.plan.budget import Budget, pages_for
+from turing_engine.plan.budget import Budget
 from turing_engine.plan.gate import Gate
 from turing_engine.plan.grammar import Grammar, Verdict
 from turing_engine.plan.lanes import PATIENCE, LaneQueue
@@ -18,7 +18,7 @@ from turing_engine.plan.pages import PagePool
 from turing_engine.plan.plan import Chunk, Plan, Result, Sampled, Start
 from turing_engine.plan.prefix import PrefixCache
 from turing_engine.plan.sequence import Sequence, Status
-from turing_protocol.admission import Room, decide
+from turing_protocol.admission import Room, decide, pages_needed
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
 from turing_protocol.messages import Reason, TokenLogprobs
@@ -62,6 +62,14 @@ class Progress(msgspec.Struct):
     logprobs: list[TokenLogprobs]
     failure: str = ""
     """Why the sequence ended without a finish reason; empty if it did not."""
+
+
+class _Open(msgspec.Struct):
+    """A plan that is being computed."""
+
+    sequences: list[Sequence]
+    load: Load
+    began: float
 
 
 class _Draft:
@@ -115,9 +123,7 @@ class Scheduler:
         self._slots = list(range(config.max_running - 1, -1, -1))
         self._stops: list[int] = []
         self._started: list[Sequence] = []
-        self._open: dict[int, list[Sequence]] = {}
-        self._loads: dict[int, tuple[Load, float]] = {}
-        """What each open plan computes, and when it was made."""
+        self._open: dict[int, _Open] = {}
         self._arrivals = 0
         self._steps = 0
         self.preemptions = 0
@@ -212,8 +218,7 @@ class Scheduler:
         self._steps += 1
         plan = Plan(self._steps, list(draft.chunks.values()), draft.starts, self._stops)
         self._stops = []
-        self._open[plan.step] = list(draft.chunks)
-        self._loads[plan.step] = draft.load, now
+        self._open[plan.step] = _Open(list(draft.chunks), draft.load, now)
         for sequence in draft.chunks:
             sequence.in_step = True
         return plan
@@ -225,7 +230,7 @@ class Scheduler:
         """
         return [
             (index, sequence.grammar, sequence.left)
-            for index, sequence in enumerate(self._open[plan.step])
+            for index, sequence in enumerate(self._open[plan.step].sequences)
             if sequence.grammar is not None and plan.chunks[index].sample
         ]
 
@@ -241,10 +246,9 @@ class Scheduler:
         """
         _check_result(plan, result)
         progress: list[Progress] = []
-        sequences = self._open.pop(plan.step)
-        load, began = self._loads.pop(plan.step)
-        self._pace.measured(load, now - began)
-        for sequence, chunk, row in zip(sequences, plan.chunks, result.rows, strict=True):
+        step = self._open.pop(plan.step)
+        self._pace.measured(step.load, now - step.began)
+        for sequence, chunk, row in zip(step.sequences, plan.chunks, result.rows, strict=True):
             sequence.in_step = False
             self._commit_pages(sequence, len(chunk.ids))
             if sequence.status is Status.FINISHED:
@@ -256,8 +260,7 @@ class Scheduler:
     def fail(self, plan: Plan, now: float) -> list[Sequence]:
         """End the sequences of a plan that raised; return those that were not aborted before."""
         failed: list[Sequence] = []
-        del self._loads[plan.step]
-        for sequence in self._open.pop(plan.step):
+        for sequence in self._open.pop(plan.step).sequences:
             sequence.in_step = False
             if sequence.status is Status.FINISHED:
                 self._release(sequence)
@@ -361,7 +364,7 @@ class Scheduler:
 
     def _preempt_if_short(self, sequence: Sequence, draft: _Draft, now: float) -> bool:
         """Make room for a waiting sequence; ``False`` if all lower lanes cannot give enough."""
-        need = pages_for(len(sequence.tokens)) - len(sequence.pages)
+        need = pages_needed(len(sequence.tokens)) - len(sequence.pages)
         if self._slots and need <= self._pool.available:
             return True
         victims = [s for s in self._running if s.level > sequence.level and not s.in_step]
@@ -418,9 +421,9 @@ class Scheduler:
                 break
         if not sequence.first_token_at and not sequence.retries:
             sequence.first_token_at = now
-        elif sequence.lane is Lane.INTERACTIVE and progress.ids:
-            self._gate.add(now, (now - sequence.last_token_at) / len(progress.ids))
         if progress.ids:
+            if sequence.lane is Lane.INTERACTIVE and sequence.last_token_at:
+                self._gate.add(now, (now - sequence.last_token_at) / len(progress.ids))
             sequence.last_token_at = now
         if sequence.finish is not None or progress.failure:
             self._end(sequence, now)

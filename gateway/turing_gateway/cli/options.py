@@ -85,7 +85,7 @@ SETTINGS: tuple[Setting, ...] = (
         "slo-itl-ms",
         (ENGINE,),
         click.FloatRange(0, min_open=True),
-        "Time between tokens that prefill beside interactive streams is cut to keep (50).",
+        "Time between interactive tokens; to keep it prefill is cut and other lanes wait (50).",
     ),
     Setting("grace-seconds", (GATEWAY,), click.FloatRange(0), "Time to finish streams in.", 30.0),
     Setting("log-level", (ENGINE, GATEWAY), str, "debug, info, warning or error.", "warning"),

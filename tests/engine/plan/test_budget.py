@@ -2,13 +2,8 @@
 
 import pytest
 
-from turing_engine.plan.budget import Budget, pages_for
+from turing_engine.plan.budget import Budget
 from turing_protocol.errors import Code, TuringError
-
-
-@pytest.mark.parametrize(("tokens", "pages"), [(1, 1), (63, 1), (64, 1), (65, 2), (128, 2)])
-def test_pages_for_rounds_up(tokens: int, pages: int) -> None:
-    assert pages_for(tokens) == pages
 
 
 def test_reserved_is_the_sum_of_footprints() -> None:

@@ -12,10 +12,10 @@ from hypothesis.stateful import (
 )
 
 from engine.plan.toy import ToyRunner, config, expected, sequence
-from turing_engine.plan.budget import pages_for
 from turing_engine.plan.plan import Plan
 from turing_engine.plan.scheduler import Progress, Scheduler, SchedulerConfig
 from turing_engine.plan.sequence import Sequence, Status
+from turing_protocol.admission import pages_needed
 from turing_protocol.errors import Code, TuringError
 from turing_protocol.lanes import Lane
 from turing_protocol.messages import Reason
@@ -138,12 +138,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def check_refusal(self, request: Sequence, error: TuringError) -> None:
         if error.code is Code.NEVER_FITS:
-            assert pages_for(request.limit) > self.sizes.pages
+            assert pages_needed(request.limit) > self.sizes.pages
         elif sum(self.scheduler.waiting) < self.sizes.max_waiting:
             assert request.lane is not Lane.INTERACTIVE
             assert request.output_len == 0, "an answer that began is never shed"
             booked, pages = self.scheduler.reserved_pages, self.sizes.pages
-            after = booked + pages_for(request.limit)
+            after = booked + pages_needed(request.limit)
             assert booked
             assert after * 100 > 90 * pages
             assert error.code is (Code.SHED if after * 100 > 95 * pages else Code.OVERLOADED)
@@ -301,7 +301,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(set(taken)) == len(taken) <= self.scheduler.running <= self.sizes.max_running
         assert all(0 <= slot < self.sizes.max_running for slot in taken)
         if not self.open:
-            footprint = sum(pages_for(member.limit) for member in self.live)
+            footprint = sum(pages_needed(member.limit) for member in self.live)
             assert self.scheduler.reserved_pages == footprint
             assert self.scheduler.has_work == bool(self.live)
 
